@@ -1,0 +1,1 @@
+"""Batch inference on GPU machines that are reached through Proxmox or SSH: the control side."""

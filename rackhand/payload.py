@@ -1,0 +1,45 @@
+"""The zipapp: remote/, contract and engines as one reproducible archive, and its digest.
+
+The same sources give the same bytes on every machine: names sorted, times fixed, no compiled files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PARTS = ("remote", "rackhand/contract", "rackhand/engines")
+SIZE_BUDGET = 256 * 1024
+"""Bytes; a test looks at it, since the zipapp travels with every call."""
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_MAIN = "import sys\nfrom remote.cli import main\nsys.exit(main(sys.argv[1:]))\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    data: bytes
+    sha256: str
+
+
+@cache
+def build(root: Path = ROOT) -> Payload:
+    """The zipapp of the checkout at `root`."""
+    entries = {"__main__.py": _MAIN.encode(), "rackhand/__init__.py": b""}
+    for part in PARTS:
+        for path in sorted((root / part).rglob("*.py")):
+            entries[path.relative_to(root).as_posix()] = path.read_bytes()
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, data in sorted(entries.items()):
+            info = zipfile.ZipInfo(name, _EPOCH)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.external_attr = 0o644 << 16
+            archive.writestr(info, data)
+    data = out.getvalue()
+    return Payload(data, hashlib.sha256(data).hexdigest())
