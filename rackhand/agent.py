@@ -22,8 +22,14 @@ Event = dict[str, Any]
 
 
 def call(
-    transport: Transport, verb: str, request: object, *, python: str | None = None, body: Iterable[bytes] = (),
-    deadline_s: float | None = 120.0, silence_s: float = HEARTBEAT_S,
+    transport: Transport,
+    verb: str,
+    request: object,
+    *,
+    python: str | None = None,
+    body: Iterable[bytes] = (),
+    deadline_s: float | None = 120.0,
+    silence_s: float = HEARTBEAT_S,
 ) -> Iterator[Event]:
     """Events of one call as they come, without the sentinel.
 

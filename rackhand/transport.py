@@ -22,7 +22,11 @@ class Transport(Protocol):
         ...
 
     def stream(
-        self, argv: Argv, *, stdin: bytes | Iterable[bytes] = b"", deadline_s: float | None = None,
+        self,
+        argv: Argv,
+        *,
+        stdin: bytes | Iterable[bytes] = b"",
+        deadline_s: float | None = None,
         silence_s: float = 60.0,
     ) -> Iterator[bytes]:
         """Lines of stdout (without the newline) as they come. No line for `silence_s`, or `deadline_s` passed:

@@ -32,7 +32,7 @@ BOOT = (
     " n-=len(b);os.write(f,b)\n"
     "os.execv(sys.executable,[sys.executable,'-B','/proc/self/fd/%d'%f,'call',*sys.argv[2:]])"
 )
-"""Runs the zipapp from stdin. ASCII only, since pct replaces other characters. Reads unbuffered: the rest is the verb's."""
+"""Runs the zipapp from stdin. ASCII only: pct replaces other characters. Unbuffered reads: the rest is the verb's."""
 
 END = "end"
 

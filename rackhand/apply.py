@@ -1,0 +1,1 @@
+"""Action to commands to Outcome."""

@@ -1,0 +1,1 @@
+"""Memory model: flags, model, GPU to slots, running requests, KV tokens. Pure."""

@@ -1,0 +1,1 @@
+"""SGLang: flags by version, log lines, trouble signs, endpoints."""

@@ -1,0 +1,1 @@
+"""A remote event stream to samples."""

@@ -1,0 +1,1 @@
+"""What to do, from what is wanted and what was observed. Pure."""

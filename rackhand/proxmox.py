@@ -1,0 +1,1 @@
+"""The PVE API: the only importer of proxmoxer."""

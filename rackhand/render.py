@@ -1,0 +1,1 @@
+"""Screen and plain output: the only importer of rich."""

@@ -1,0 +1,1 @@
+"""What was done and measured, as data."""

@@ -1,0 +1,1 @@
+"""Secrets resolved from the environment or a command; masked in every repr."""

@@ -1,0 +1,1 @@
+"""tmux argv builders and the list-panes parser."""

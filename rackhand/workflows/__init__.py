@@ -1,0 +1,1 @@
+"""Observe, plan, apply, observe again; hosts in parallel."""
