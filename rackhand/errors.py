@@ -17,6 +17,8 @@ Exit 3 (done in part) is never raised: `report.Report` derives it from its rows.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Collection
 from dataclasses import dataclass
 
 
@@ -101,3 +103,9 @@ class RemoteError(RackhandError):
     def __init__(self, what: str, *, kind: str = "failed", where: str = "", hint: str = "", detail: str = "") -> None:
         super().__init__(what, where=where, hint=hint, detail=detail)
         self.kind = kind
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """What to say about a wrong name: `did you mean X?`, or the names there are."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]}?" if close else f"there is: {', '.join(known) or 'none'}"

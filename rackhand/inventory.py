@@ -5,26 +5,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Literal
+from typing import Literal, TypeVar
 
+from rackhand.arguments import NO_VALUES
+from rackhand.arguments import FlagValue as FlagValue  # noqa: PLC0414
+from rackhand.arguments import parse_overrides as parse_overrides  # noqa: PLC0414
+from rackhand.clashes import clashes
 from rackhand.command import Argv
-
-FlagValue = str | int | float | bool | tuple[str | int | float, ...]
-"""A server flag's value. True is a bare flag, False leaves it out, a tuple repeats the words after the flag."""
-
-NO_VALUES: Mapping[str, FlagValue] = MappingProxyType({})
+from rackhand.errors import PreconditionError, UsageError, nearest
 
 
 @dataclass(frozen=True, slots=True)
 class SecretRef:
-    """Where a secret comes from; never the secret itself. Exactly one of the two is set."""
+    """Where a secret comes from; never the secret itself. Exactly one of `env` and `command` is set.
+
+    `cwd` is where the command runs: the inventory's directory.
+    """
 
     env: str | None = None
     command: Argv | None = None
+    cwd: Path | None = None
 
     def __str__(self) -> str:
         return f"${self.env}" if self.env else f"output of {' '.join(self.command or ())}"
@@ -94,7 +97,7 @@ class FileSpec:
 
 @dataclass(frozen=True, slots=True)
 class ServerSpec:
-    """One server a GPU. A GPU's port is `port` if it is set for a single GPU, else port_base + GPU index."""
+    """One server on each of `gpus` (None: on each GPU of the host); `port` and `nccl_port` need a single GPU."""
 
     model: str
     engine: str = "sglang"
@@ -102,7 +105,9 @@ class ServerSpec:
     python: str = "python3"
     args: Mapping[str, FlagValue] = NO_VALUES
     gpus: tuple[int, ...] | None = None
+    port: int | None = None
     port_base: int = 30000
+    nccl_port: int | None = None
     nccl_port_base: int = 40000
     session_prefix: str = "sglang-gpu"
     log_dir: str | None = None
@@ -122,11 +127,11 @@ class Server:
 
     @property
     def port(self) -> int:
-        return self.spec.port_base + self.gpu
+        return self.spec.port_base + self.gpu if self.spec.port is None else self.spec.port
 
     @property
     def nccl_port(self) -> int:
-        return self.spec.nccl_port_base + self.gpu
+        return self.spec.nccl_port_base + self.gpu if self.spec.nccl_port is None else self.spec.nccl_port
 
     @property
     def session(self) -> str:
@@ -161,7 +166,7 @@ class Baseline:
     """A measured rate to compare with: tokens per second of a whole machine, and the share expected of it."""
 
     name: str
-    tokens_per_s: float
+    tok_s: float
     expected_share: float | None = None
 
 
@@ -200,3 +205,88 @@ class Fleet:
     hosts: tuple[Host, ...]
     jobs: tuple[Job, ...] = ()
     baselines: tuple[Baseline, ...] = ()
+
+    def host(self, name: str) -> Host:
+        """The host of that name. UsageError with the nearest name otherwise."""
+        return _named(name, self.hosts, "host", self.path)
+
+    def select(self, hosts: str | None = None) -> tuple[Host, ...]:
+        """The hosts named in `a,b`, in the inventory's order; None or nothing means all. UsageError on a wrong name."""
+        names = [name.strip() for name in (hosts or "").split(",") if name.strip()]
+        wanted = {self.host(name).name for name in names}
+        return tuple(host for host in self.hosts if not names or host.name in wanted)
+
+    def job(self, name: str | None = None) -> Job:
+        """The job of that name, or the only one there is. UsageError otherwise."""
+        if name is not None:
+            return _named(name, self.jobs, "job", self.path)
+        if len(self.jobs) == 1:
+            return self.jobs[0]
+        if not self.jobs:
+            raise UsageError("there is no job", where=str(self.path), hint="add one under jobs:")
+        raise UsageError(
+            "there are several jobs",
+            where=str(self.path),
+            hint=f"choose with --job: {', '.join(job.name for job in self.jobs)}",
+        )
+
+
+Named = Host | Job | Baseline
+T = TypeVar("T", Host, Job, Baseline)
+
+
+def _named(name: str, among: Sequence[T], kind: str, path: Path) -> T:
+    for item in among:
+        if item.name == name:
+            return item
+    raise UsageError(f"no {kind} {name!r}", where=str(path), hint=nearest(name, [item.name for item in among]))
+
+
+def servers_of(
+    host: Host,
+    gpu_indices: Iterable[int],
+    *,
+    gpus: Collection[int] | None = None,
+    overrides: Mapping[str, FlagValue] = NO_VALUES,
+) -> tuple[Server, ...]:
+    """One Server for each GPU that the host's specs cover, by GPU index.
+
+    `gpu_indices` are the GPUs that were seen there; `gpus` keeps some of them (`--gpus`); `overrides` win over the
+    spec's args (`--set`). PreconditionError when a wanted GPU that the inventory lists wasn't seen, UsageError when
+    `gpus` names one without a server or two servers would share a port.
+    """
+    seen = sorted(set(gpu_indices))
+    listed = {gpu for some in (host.gpus, *(spec.gpus for spec in host.servers)) for gpu in some or ()}
+    if absent := sorted(gpu for gpu in listed - {*seen} if gpus is None or gpu in gpus):
+        raise PreconditionError(
+            f"GPU {_numbers(absent)} not found: nvidia-smi shows {_numbers(seen) or 'none'}",
+            where=host.where,
+            hint=f"correct gpus of hosts.{host.name} or look at the driver",
+        )
+    servers = expand(host, seen, overrides)
+    for clash in clashes(servers):
+        raise UsageError(str(clash), where=host.where, hint="give each server its own")
+    if gpus is not None and (without := sorted({*gpus} - {server.gpu for server in servers})):
+        raise UsageError(
+            f"no server on GPU {_numbers(without)}",
+            where=host.where,
+            hint=f"there is: {_numbers(s.gpu for s in servers)}",
+        )
+    return tuple(server for server in servers if gpus is None or server.gpu in gpus)
+
+
+def expand(
+    host: Host, gpu_indices: Iterable[int], overrides: Mapping[str, FlagValue] = NO_VALUES
+) -> tuple[Server, ...]:
+    """The specs over their GPUs, unchecked: a spec's own list, else the host's, else `gpu_indices`."""
+    every = tuple(gpu_indices) if host.gpus is None else host.gpus
+    servers = (
+        Server(host=host.name, gpu=gpu, spec=spec, args={**spec.args, **overrides})
+        for spec in host.servers
+        for gpu in (every if spec.gpus is None else spec.gpus)
+    )
+    return tuple(sorted(servers, key=lambda server: server.gpu))
+
+
+def _numbers(gpus: Iterable[int]) -> str:
+    return ", ".join(map(str, gpus))
