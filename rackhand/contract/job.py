@@ -1,0 +1,186 @@
+"""A job's files, as both sides see them: job.json, progress.json, control.json, the record, and what `observe` finds.
+
+Pure, standard library only, Python 3.10. The formats are set in docs/generator.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+VERSION = "0.1.0"
+"""The generator's version, written to job.json; the same as the distribution's."""
+
+FORMAT = 1
+"""Of job.json. A generator refuses a higher one."""
+
+Status = Literal["running", "draining", "paused", "done", "stopped", "failed"]
+Wish = Literal["active", "draining", "stopped"]
+WISHES: tuple[Wish, ...] = ("active", "draining", "stopped")
+
+JOB_FILE = "job.json"
+PROGRESS_FILE = "progress.json"
+DONE_FILE = ".done_indices"
+LOCK_FILE = ".lock"
+MANIFEST_FILE = "manifest.jsonl"
+FAILURES_FILE = "failures.jsonl"
+REJECTED_FILE = "rejected.jsonl"
+
+
+@dataclass(frozen=True)
+class PromptsDigest:
+    """What a prompts file is known by. `whole`: the sha256 is of all its bytes, else of its size and sampled blocks."""
+
+    size: int
+    sha256: str
+    whole: bool
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """job.json: what an output was made from. `created` is UTC, ISO 8601.
+
+    `first_shard` is the number of the first shard that is the generator's own; `imported` counts the indices taken
+    from a `.done_indices` that was there before the job.
+    """
+
+    format: int
+    generator: str
+    created: str
+    prompts: str
+    prompts_digest: PromptsDigest
+    sampling: dict[str, Any]
+    sampling_sha256: str
+    shard: int = 0
+    shards: int = 1
+    first_shard: int = 0
+    imported: int = 0
+    model: str | None = None
+
+
+@dataclass(frozen=True)
+class ServerProgress:
+    """One server's share of this run. `state`: active, open (its breaker), draining, stopped.
+
+    `limit` is how many requests it may hold, `capacity` its effective max running requests, `running` and `queue`
+    what it said last; None where it didn't say. `tokens_per_s` is output tokens over the last 5 minutes.
+    """
+
+    state: str
+    in_flight: int = 0
+    limit: int = 0
+    capacity: int | None = None
+    running: int | None = None
+    queue: int | None = None
+    completed: int = 0
+    failures: int = 0
+    empty: int = 0
+    output_tokens: int = 0
+    avg_output_tokens: float = 0.0
+    avg_latency_s: float = 0.0
+    tokens_per_s: float = 0.0
+    finish_reasons: dict[str, int] = field(default_factory=dict)
+    last_error: str | None = None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """progress.json. `total` None: the rows aren't counted yet; `eta_hours` None: no rate yet.
+
+    `completed`, `failed`, `rejected`, tokens and `elapsed_hours` are this run's; `failed` holds `rejected`.
+    `updated` is UTC, ISO 8601; `message` says why a job is paused, stopped or failed.
+    """
+
+    total: int | None
+    completed: int
+    failed: int
+    rate_per_sec: float
+    eta_hours: float | None
+    total_input_tokens: int
+    total_output_tokens: int
+    avg_output_tokens: float
+    elapsed_hours: float
+    s3_uploaded: int
+    s3_bytes: int
+    status: str
+    completed_before: int = 0
+    failed_before: int = 0
+    in_flight: int = 0
+    rejected: int = 0
+    bad_lines: int = 0
+    retries: int = 0
+    tokens_per_s: float = 0.0
+    pid: int = 0
+    updated: str = ""
+    message: str = ""
+    servers: dict[str, ServerProgress] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Control:
+    """control.json: the wish for each server, by root URL (no /v1). A server that isn't named is active."""
+
+    servers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One line of a shard, keys in this order. `index` is the number of newline bytes before the row."""
+
+    index: int
+    id: Any
+    messages: list[dict[str, Any]]
+    completion: str
+    reasoning: str | None
+    tool_calls: list[dict[str, Any]] | None
+    finish_reason: str | None
+    usage: dict[str, Any] | None
+    model: str | None
+    server: str
+    attempts: int
+    latency_s: float
+    created: str
+
+
+@dataclass(frozen=True)
+class JobState:
+    """What is found at a job's output. `pid`: the generator that holds the lock, None when none does.
+
+    `finished` counts the indices in `.done_indices`; a torn last line isn't one. `job` None: no job.json, so the
+    output is new or somebody else's. `problem` says what couldn't be read.
+    """
+
+    output: str
+    exists: bool = False
+    pid: int | None = None
+    finished: int = 0
+    job: JobFile | None = None
+    progress: Progress | None = None
+    problem: str = ""
+
+
+def root_url(url: str) -> str:
+    """The server's root: no slash and no /v1 at the end. Servers are known by it in all files."""
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def sampling_sha256(sampling: dict[str, Any]) -> str:
+    """The digest of sampling options; the order of keys doesn't matter."""
+    return hashlib.sha256(json.dumps(sampling, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def plan_refusals(job: JobFile, digest: PromptsDigest, sampling: dict[str, Any], shards: int) -> list[str]:
+    """Why this output can't be resumed with these prompts, sampling and shard count; empty when it can."""
+    problems = []
+    if job.format > FORMAT:
+        problems.append(f"{JOB_FILE} has format {job.format}, this generator knows {FORMAT}")
+    if job.prompts_digest != digest:
+        problems.append(f"the prompts changed: {job.prompts_digest.size} bytes then, {digest.size} bytes now")
+    if job.sampling_sha256 != sampling_sha256(sampling):
+        names = sorted(k for k in {*job.sampling, *sampling} if job.sampling.get(k) != sampling.get(k))
+        problems.append(f"the sampling changed: {', '.join(names)}")
+    if job.shards != shards:
+        problems.append(f"the output is of one in {job.shards} shards, asked is one in {shards}")
+    return problems
