@@ -1,0 +1,1 @@
+"""What only those who change rackhand need: gates, the lock file, the hooks, the tests."""

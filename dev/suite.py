@@ -1,0 +1,22 @@
+"""The test suite, with what it needs."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+
+from dev.programs import run_to_end
+from lab.packages import install_packages
+
+INTERRUPTED, WRONG_USAGE, NO_TESTS = 2, 4, 5
+"""Exit statuses of pytest."""
+
+
+def run_suite(*, slow: bool, only: str, args: str) -> int:
+    """Returns 0, 1 when a test failed or none ran, 2 for wrong usage, 130 after Ctrl-C."""
+    install_packages()
+    argv = [sys.executable, "-m", "pytest"]
+    argv += [] if slow else ["-m", "not slow"]
+    argv += ["-k", only] if only else []
+    status = run_to_end([*argv, *shlex.split(args)])
+    return {INTERRUPTED: 130, WRONG_USAGE: 2, NO_TESTS: 1}.get(status, status)
