@@ -18,14 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab import cgroups, container, rootfs, sshd
+from lab.packages import missing_packages
 from lab.place import UNUSABLE_IN_PATHS, LabError, LabOptions, Place, place_of, read_place, write_record
 
 __all__ = ["LabError", "LabOptions", "Place", "Status", "down", "status", "up"]
 
-PROGRAMS = {
-    "lxc-start": "lxc", "lxc-attach": "lxc", "sshd": "openssh-server", "ssh": "openssh-client",
-    "ssh-keygen": "openssh-client", "ip": "iproute2", "tmux": "tmux",
-}  # fmt: skip
 PCT = """import sys
 sys.path.insert(0, sys.argv[1])
 from lab.pct import main
@@ -112,10 +109,8 @@ def _check(place: Place) -> None:
     """Everything that can be known before anything is made."""
     if os.geteuid() != 0:
         raise LabError("the lab needs root (LXC containers, sshd); run it as root, for example with sudo")
-    missing = [name for name in PROGRAMS if not shutil.which(name, path=sshd.SYSTEM_PATH)]
-    if missing:
-        packages = " ".join(sorted({PROGRAMS[name] for name in missing}))
-        raise LabError(f"the lab needs {', '.join(missing)}; run: apt-get install -y {packages}")
+    if missing := missing_packages():
+        raise LabError(f"the lab needs packages; run: apt-get install -y {' '.join(missing)}")
     for path in (place.checkout, place.state):
         if unusable := sorted(set(str(path)) & UNUSABLE_IN_PATHS):
             raise LabError(f"{path}: an overlay's path can't hold {' '.join(unusable)}; move the checkout")
