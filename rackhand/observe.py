@@ -1,1 +1,49 @@
-"""Transport to Facts."""
+"""Transport to Facts: one call of the verb `observe`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rackhand import agent
+from rackhand.command import Argv
+from rackhand.contract import from_json, to_json
+from rackhand.contract.files import FASTER, MODULES, ObserveReply, ObserveRequest, Upload
+from rackhand.errors import TransportError
+from rackhand.facts import GPU_QUERY, Facts, parse_facts
+from rackhand.inventory import Host
+from rackhand.transport import Transport
+
+DEADLINE_S = 120.0
+
+
+def observe(
+    transport: Transport,
+    host: Host,
+    *,
+    files: Mapping[str, str] | None = None,
+    uploads: Mapping[str, Upload] | None = None,
+    commands: Mapping[str, Argv] | None = None,
+    state: Mapping[str, Any] | None = None,
+) -> Facts:
+    """One look at `host`: `files` maps paths to the sha256 they should have, `state` asks remote.state.
+
+    Raises what agent.call raises. The GPUs are always asked for.
+    """
+    request = ObserveRequest(
+        home=host.home,
+        workspace=host.workspace,
+        files=dict(files or {}),
+        uploads=dict(uploads or {}),
+        source=host.env.source,
+        python=host.python,
+        modules=(*MODULES, *FASTER),
+        commands={"gpus": GPU_QUERY, **(commands or {})},
+        state=None if state is None else dict(state),
+    )
+    options: dict[str, Any] = {"python": host.python, "deadline_s": DEADLINE_S}
+    answer = agent.call_once(transport, "observe", to_json(request), **options)
+    try:
+        return parse_facts(host.where, from_json(ObserveReply, answer))
+    except ValueError as error:
+        raise TransportError("an answer of another shape", where=host.where, detail=str(error)) from error

@@ -18,7 +18,12 @@ SIZE_BUDGET = 256 * 1024
 """Bytes; a test looks at it, since the zipapp travels with every call."""
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-_MAIN = "import sys\nfrom remote.cli import main\nsys.exit(main(sys.argv[1:]))\n"
+_MAIN = """import sys
+if sys.version_info < (3, 10):
+    sys.exit("rackhand needs Python 3.10 or newer, not " + sys.version.split()[0])
+from remote.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 @dataclass(frozen=True, slots=True)

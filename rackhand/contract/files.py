@@ -1,0 +1,176 @@
+"""The verbs `observe` and `receive`: what is asked of a container, what it answers, what it is sent."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+MANIFEST = "manifest.json"
+MANIFEST_VERSION = 1
+MODULES = ("aiohttp",)
+"""What the generator can't do without."""
+FASTER = ("orjson", "uvloop")
+"""What it uses when present."""
+TEXT_LIMIT = 64 * 1024
+"""Bytes up to which a text file that differs comes back whole, for a diff."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """{home}/manifest.json, written last: what rackhand put into the container. `files` by absolute path."""
+
+    files: dict[str, ManifestEntry]
+    venv: str | None = None
+    version: int = MANIFEST_VERSION
+
+
+@dataclasses.dataclass(frozen=True)
+class ManifestEntry:
+    sha256: str
+    mode: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Upload:
+    """A big file of the user's, known by size and time of change: hashed only when the size is as expected."""
+
+    size: int
+    mtime_ns: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ObserveRequest:
+    """`files`: expected sha256 by path, "" for none; those of the old manifest are looked at without being named.
+
+    `python` None means the virtual environment that deploy makes. `commands` are run as they stand, each with a
+    time limit; `state` is for remote.state, null leaves it out.
+    """
+
+    home: str
+    workspace: str
+    files: dict[str, str] = dataclasses.field(default_factory=dict)
+    uploads: dict[str, Upload] = dataclasses.field(default_factory=dict)
+    source: str | None = None
+    python: str | None = None
+    modules: tuple[str, ...] = ()
+    commands: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    state: dict[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Platform:
+    """The interpreter that runs the verb: version such as 3.11.2, machine such as x86_64, libc such as glibc 2.36."""
+
+    python: str
+    executable: str
+    machine: str
+    libc: str
+    implementation: str = "cpython"
+
+
+@dataclasses.dataclass(frozen=True)
+class Workspace:
+    """`problem` is the system's text when a file can't be made there, e.g. Read-only file system."""
+
+    exists: bool
+    free_bytes: int = 0
+    problem: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class FileState:
+    """A file that is there. `sha256` is "" for an upload whose size already differs; `text` is for a diff."""
+
+    sha256: str
+    mode: int
+    size: int
+    mtime_ns: int
+    text: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Environment:
+    """What `source` sets. `problem`: its script is missing or failed."""
+
+    cuda_home: str | None = None
+    library_paths: int = 0
+    problem: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Interpreter:
+    """The interpreter of the generator. `modules`: version by name, "" without one, null where the import fails."""
+
+    python: str
+    found: bool
+    modules: dict[str, str | None] = dataclasses.field(default_factory=dict)
+    venv: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class CommandState:
+    """`status` is null when the program is missing (127 is a shell's own word for that) or ran out of time."""
+
+    status: int | None
+    stdout: str
+    stderr: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ObserveReply:
+    """`servers` and `jobs` are what remote.state answered to `state`."""
+
+    platform: Platform
+    workspace: Workspace
+    interpreter: Interpreter
+    environment: Environment
+    manifest: str | None = None
+    files: dict[str, FileState] = dataclasses.field(default_factory=dict)
+    commands: dict[str, CommandState] = dataclasses.field(default_factory=dict)
+    servers: Any = None
+    jobs: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Incoming:
+    """One file of the body, in order. `mtime_ns` is set for uploads, and known again by it."""
+
+    path: str
+    size: int
+    sha256: str
+    mode: int
+    mtime_ns: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Wheels:
+    """A virtual environment to make: `files` follow the other files in the body, their paths are wheel names."""
+
+    digest: str
+    python: str
+    files: tuple[Incoming, ...]
+    modules: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class ReceiveRequest:
+    """The body is the bytes of `files`, then of `wheels.files`, or stands in the file `staged`, which is removed.
+
+    All or nothing: temporary files beside the targets, checked, then renamed, the manifest last. `remove` are files
+    of the old manifest. `replaced` paths may be directories' worth of parents: these are made.
+    """
+
+    home: str
+    workspace: str
+    files: tuple[Incoming, ...]
+    manifest: Incoming | None = None
+    remove: tuple[str, ...] = ()
+    wheels: Wheels | None = None
+    staged: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ReceiveReply:
+    written: int
+    removed: int
+    size: int

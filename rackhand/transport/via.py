@@ -1,0 +1,69 @@
+"""A hop as a prefix of words: `pct exec 200 --` in front of every command."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator
+
+from rackhand.command import Argv, Completed
+from rackhand.errors import NotRunningError, PreconditionError, RackhandError
+from rackhand.transport import Stdin, Transport
+
+Explain = Callable[[Completed, str], RackhandError | None]
+
+
+class Via:
+    """`inner` with `prefix` in front of every command. `explain` reads the hop's own failures."""
+
+    def __init__(
+        self, inner: Transport, prefix: Argv, where: str, explain: Explain = lambda _done, _where: None
+    ) -> None:
+        self.inner = inner
+        self._prefix, self._where, self._explain = prefix, where, explain
+
+    @property
+    def where(self) -> str:
+        return self._where
+
+    def exec(self, argv: Argv, *, stdin: Stdin = b"", deadline_s: float = 60.0) -> Completed:
+        return self._checked(self.inner.exec((*self._prefix, *argv), stdin=stdin, deadline_s=deadline_s))
+
+    def stream(
+        self, argv: Argv, *, stdin: Stdin = b"", deadline_s: float | None = None, silence_s: float = 60.0
+    ) -> Generator[bytes, None, Completed]:
+        words = (*self._prefix, *argv)
+        done = yield from self.inner.stream(words, stdin=stdin, deadline_s=deadline_s, silence_s=silence_s)
+        return self._checked(done)
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def _checked(self, done: Completed) -> Completed:
+        problem = self._explain(done, self._where) if done.status else None
+        if problem is not None:
+            raise problem
+        return done
+
+
+def pct(inner: Transport, vmid: int, where: str | None = None) -> Via:
+    """The road into a container of the Proxmox host behind `inner`.
+
+    No `--keep-env`: pve-container before 5.0.9 doesn't know it, and the agent's `env -i` makes it needless.
+    """
+    return Via(inner, ("pct", "exec", str(vmid), "--"), where or f"{inner.where}/ct{vmid}", explain_pct)
+
+
+def explain_pct(done: Completed, where: str) -> RackhandError | None:
+    """pct's own failures, told from the command's by their texts: its exit statuses mean nothing but non-zero."""
+    text = done.stderr.decode(errors="replace")
+    vmid = where.rpartition("/ct")[2]
+    if re.search(r"^(CT \d+ not running|container '?\d+'? not running)", text, re.MULTILINE):
+        return NotRunningError("the container is stopped", where=where, hint=f"start it: pct start {vmid}", detail=text)
+    if re.search(r"Configuration file 'nodes/[^']*' does not exist|CT \d+ does not exist", text):
+        hint = "`pct list` on the Proxmox host shows those it has; mend vmid in the inventory"
+        return PreconditionError(f"no container {vmid} here", where=where, hint=hint, detail=text)
+    if re.search(r"^(ba|da|z)?sh: .*pct: (command )?not found", text, re.MULTILINE):
+        return PreconditionError("no pct here", where=where, hint="is it a Proxmox host? type: ssh is for plain hosts")
+    if re.search(r"please run as root|Permission denied.*pmxcfs|ipcc_send_rec.*Permission denied", text):
+        return PreconditionError("pct needs root", where=where, hint="log in as root@ the Proxmox host", detail=text)
+    return None

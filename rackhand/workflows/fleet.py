@@ -1,0 +1,151 @@
+"""Open each host's road, run a function on all hosts in parallel, collect what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from types import FrameType
+
+from rackhand import inventory
+from rackhand.errors import RackhandError, UsageError
+from rackhand.inventory import Fleet, Host, ProxmoxLxc
+from rackhand.report import Outcome, Report, Row, State
+from rackhand.transport import Transport
+from rackhand.transport.via import pct
+
+Say = Callable[[str, str], None]
+"""Progress: where, text. Called from several threads."""
+PARALLEL = 16
+PATIENCE_S = 5.0
+"""How long interrupted hosts may take to say how far they came."""
+
+
+@dataclass
+class Task:
+    """One host at work: its road, and what has come of it so far, which stands also when the work ends in an error."""
+
+    host: Host
+    transport: Transport
+    say_to: Say
+    outcomes: list[Outcome] = field(default_factory=list)
+    facts: dict[str, str] = field(default_factory=dict)
+
+    def say(self, text: str) -> None:
+        self.say_to(self.host.where, text)
+
+    def add(self, what: str, state: State = "done", detail: str = "") -> None:
+        self.outcomes.append(Outcome(what, state, detail))
+
+
+Work = Callable[[Task], None]
+Open = Callable[[Host], Transport]
+
+
+class Roads:
+    """Open connections, one for each SSH destination however many containers are behind it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connections: dict[inventory.Ssh, Transport] = {}
+
+    def open(self, host: Host) -> Transport:
+        """The road to `host`; connects when the first command runs."""
+        outer = self._connection(host.road.ssh, host.name)
+        return pct(outer, host.road.vmid, host.where) if isinstance(host.road, ProxmoxLxc) else outer
+
+    def close(self) -> None:
+        with self._lock:
+            for connection in self._connections.values():
+                connection.close()
+
+    def _connection(self, ssh: inventory.Ssh, name: str) -> Transport:
+        from rackhand.transport.ssh import Ssh
+
+        with self._lock:
+            return self._connections.setdefault(ssh, Ssh(ssh, name))
+
+
+def chosen(fleet: Fleet, names: Sequence[str] = ()) -> tuple[Host, ...]:
+    """The hosts named, or all. UsageError for a name that isn't in the inventory."""
+    known = {host.name: host for host in fleet.hosts}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        hint = f"{fleet.path} has: {', '.join(known)}"
+        raise UsageError(f"no host {', '.join(unknown)}", hint=hint)
+    return tuple(known[name] for name in dict.fromkeys(names)) if names else fleet.hosts
+
+
+def run(verb: str, hosts: Sequence[Host], work: Work, *, say: Say, roads: Roads | None = None) -> Report:
+    """`work` on every host at once; one host's failure leaves the others going.
+
+    Ctrl-C and SIGTERM close the roads: commands in flight end or lose their caller, and each row tells how far it
+    came. A second one ends the wait for that.
+    """
+    roads = roads or Roads()
+    tasks = [Task(host, roads.open(host), say) for host in hosts]
+    caught: int | None = None
+    pool = ThreadPoolExecutor(max_workers=PARALLEL, thread_name_prefix="host")
+    futures: list[Future[RackhandError | None]] = []
+    try:
+        with _sigterm_as_interrupt():
+            try:
+                futures = [pool.submit(_attempt, work, task) for task in tasks]
+                _wait_for(futures)
+            except (KeyboardInterrupt, _Terminated) as stop:
+                caught = signal.SIGTERM if isinstance(stop, _Terminated) else signal.SIGINT
+                say(verb, "interrupted: closing the connections")
+                for future in futures:
+                    future.cancel()
+                roads.close()
+                with contextlib.suppress(KeyboardInterrupt, _Terminated):
+                    wait(futures, timeout=PATIENCE_S)
+    finally:
+        roads.close()
+        pool.shutdown(wait=caught is None, cancel_futures=True)
+    return Report(verb, tuple(_row(*pair, caught=caught) for pair in zip(tasks, futures, strict=False)), caught)
+
+
+def _attempt(work: Work, task: Task) -> RackhandError | None:
+    try:
+        work(task)
+    except RackhandError as error:
+        return error
+    return None
+
+
+def _wait_for(futures: Sequence[Future[RackhandError | None]]) -> None:
+    """In slices: a wait without a time limit keeps Python from running signal handlers on some platforms."""
+    left: set[Future[RackhandError | None]] = set(futures)
+    while left:
+        left = wait(left, timeout=1.0).not_done
+
+
+def _row(task: Task, future: Future[RackhandError | None], *, caught: int | None) -> Row:
+    outcomes, facts = tuple(task.outcomes), dict(task.facts)
+    if caught is None:
+        return Row(task.host.where, outcomes, facts, future.result())
+    finished = future.done() and not future.cancelled() and future.exception() is None and future.result() is None
+    return Row(task.host.where, outcomes, facts, interrupted=not finished)
+
+
+class _Terminated(BaseException):
+    pass
+
+
+@contextlib.contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        raise _Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
