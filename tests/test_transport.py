@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rackhand import agent, inventory
+from rackhand.command import Completed
+from rackhand.errors import (
+    DeadlineError,
+    NotRunningError,
+    PreconditionError,
+    RackhandError,
+    TransportError,
+    UnreachableError,
+)
+from rackhand.transport.local import Local
+from rackhand.transport.ssh import Ssh
+from rackhand.transport.ssh_config import parse_ssh_g, resolve
+from rackhand.transport.via import Via, explain_pct, pct
+
+ALL_BYTES = bytes(range(256)) * 1000
+
+
+def test_every_byte_comes_back_as_it_went() -> None:
+    done = Local().exec(("cat",), stdin=(ALL_BYTES[i : i + 999] for i in range(0, len(ALL_BYTES), 999)))
+    assert done.stdout == ALL_BYTES
+    assert done.status == 0
+
+
+def test_five_megabytes_on_stderr_block_nothing() -> None:
+    code = "import sys;sys.stderr.write('x'*5_000_000);sys.stdout.write(sys.stdin.read())"
+    done = Local().exec((sys.executable, "-c", code), stdin=b"y" * 1_000_000)
+    assert len(done.stdout) == 1_000_000
+    assert len(done.stderr) == 64 * 1024
+
+
+@pytest.mark.parametrize(
+    ("argv", "status"), [(("sh", "-c", "exit 7"), 7), (("sh", "-c", "kill -9 $$"), 137), (("true",), 0)]
+)
+def test_a_status_is_reported_and_not_raised(argv: tuple[str, ...], status: int) -> None:
+    assert Local().exec(argv, stdin=b"unread " * 100_000).status == status
+
+
+def test_lines_come_while_the_command_runs_and_its_end_is_the_generators_value() -> None:
+    lines = Local().stream(("sh", "-c", "echo one; read answer; echo $answer; printf rest; exit 3"), stdin=b"two\n")
+    seen: list[bytes] = []
+
+    def relay() -> Iterator[bytes]:
+        done.append((yield from lines))
+
+    done: list[Completed] = []
+    seen.extend(relay())
+    assert seen == [b"one", b"two", b"rest"]
+    assert done[0].status == 3
+
+
+def test_closing_the_stream_ends_the_command(tmp_path: Path) -> None:
+    lines = Local().stream(("sh", "-c", "echo $$; exec sleep 100"))
+    pid = int(next(lines))
+    lines.close()
+    assert not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [({"deadline_s": 0.3}, "no end of sleep 100 within"), ({"silence_s": 0.3}, "no sign of life from sleep 100")],
+)
+def test_a_command_that_says_nothing_ends_in_a_deadline_error(options: dict[str, float], text: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(DeadlineError, match=text):
+        list(Local("pve1").stream(("sleep", "100"), **options))
+    assert time.monotonic() - started < 60
+
+
+def test_an_input_that_fails_is_raised_to_the_caller() -> None:
+    def broken() -> Iterator[bytes]:
+        yield b"some"
+        raise PreconditionError("no file")
+
+    with pytest.raises(PreconditionError, match="no file"):
+        Local().exec(("cat",), stdin=broken())
+
+
+def test_close_ends_what_still_runs() -> None:
+    local = Local()
+    lines = local.stream(("sh", "-c", "echo up; exec sleep 100"))
+    assert next(lines) == b"up"
+    local.close()
+    with pytest.raises(StopIteration) as stop:
+        next(lines)
+    assert stop.value.value.status == 143
+
+
+def test_a_staged_file_is_private_and_goes_away() -> None:
+    with Local().stage([b"a", b"b"]) as name:
+        assert Path(name).read_bytes() == b"ab"
+        assert Path(name).stat().st_mode & 0o777 == 0o600
+    assert not Path(name).exists()
+
+
+def test_a_hop_is_words_in_front_and_its_name_stands_in_messages() -> None:
+    via = Via(Local("pve1"), ("env", "HOP=1"), "pve1/ct1")
+    assert via.exec(("sh", "-c", 'echo "$HOP" "$1"', "sh", "a b'c")).stdout == b"1 a b'c\n"
+    assert via.where == "pve1/ct1"
+
+
+@pytest.mark.parametrize(
+    ("stderr", "kind", "text"),
+    [
+        ("CT 200 not running\n", NotRunningError, "pve1/ct200: the container is stopped; start it: pct start 200"),
+        (
+            "Configuration file 'nodes/pve1/lxc/200.conf' does not exist\n",
+            PreconditionError,
+            "pve1/ct200: no container 200 here",
+        ),
+        ("bash: line 1: pct: command not found\n", PreconditionError, "pve1/ct200: no pct here"),
+        ("sh: 1: pct: not found\n", PreconditionError, "pve1/ct200: no pct here"),
+        ("please run as root\n", PreconditionError, "pve1/ct200: pct needs root"),
+        ("a line of the command's own\n", type(None), ""),
+    ],
+)
+def test_pcts_own_failures_are_told_from_the_commands(stderr: str, kind: type[RackhandError], text: str) -> None:
+    problem = explain_pct(Completed(("pct",), 255, b"", stderr.encode(), 1.0), "pve1/ct200")
+    assert type(problem) is kind
+    assert str(problem or "").startswith(text)
+
+
+def test_pct_keeps_its_hands_off_the_commands_options(tmp_path: Path) -> None:
+    stub = tmp_path / "pct"
+    stub.write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
+    stub.chmod(0o755)
+    road = pct(Via(Local("pve1"), ("env", f"PATH={tmp_path}:{os.environ['PATH']}"), "pve1"), 200)
+    assert road.exec(("ls", "-l", "a b")).stdout == b"exec|200|--|ls|-l|a b|"
+    assert road.where == "pve1/ct200"
+
+
+def _stub(path: Path, text: str) -> str:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "text"),
+    [
+        (None, PreconditionError, "pve1: no {python}; set hosts.pve1.python or install it"),
+        (
+            "echo rackhand needs Python 3.10 or newer, not 3.8.1 >&2; exit 1",
+            PreconditionError,
+            "{python} is older than Python 3.10",
+        ),
+        (
+            "echo \"AttributeError: module 'os' has no attribute 'memfd_create'\" >&2; exit 1",
+            PreconditionError,
+            "older",
+        ),
+        ("kill -9 $$", NotRunningError, "observe was killed"),
+        ("echo boom >&2; exit 1", TransportError, r"observe ended without an answer \(status 1\); boom"),
+        ('echo \'{"event": "end", "nonce": "guess"}\'', TransportError, "without an answer"),
+    ],
+)
+def test_a_call_without_an_answer_says_why(
+    tmp_path: Path, script: str | None, kind: type[Exception], text: str
+) -> None:
+    python = str(tmp_path / "python") if script is None else _stub(tmp_path / "python", script)
+    with pytest.raises(kind, match=text.format(python=python)):
+        list(agent.call(Local("pve1"), "observe", {}, python=python))
+
+
+def test_a_frozen_interpreter_is_a_deadline_and_not_a_hang(tmp_path: Path) -> None:
+    python = _stub(tmp_path / "python", "exec sleep 100")
+    with pytest.raises(DeadlineError):
+        list(agent.call(Local("pve1"), "observe", {}, python=python, deadline_s=0.3))
+
+
+SSH_G = Path(__file__).parent / "ssh_g"
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in SSH_G.glob("*.txt")))
+def test_ssh_g_is_read_as_openssh_means_it(name: str) -> None:
+    text, _, wanted = (SSH_G / f"{name}.txt").read_text().partition("=====\n")
+    target = parse_ssh_g(text, inventory.Ssh("alias", config=Path("/c f/ssh_config")))
+    shown = (
+        f"{target.user}@{target.host}:{target.port} as {target.key_name}\n"
+        f"keys {'|'.join(map(str, target.key_files))} only={target.only_key_files} agent={target.agent}\n"
+        f"known {'|'.join(map(str, target.known_hosts))}\nproxy {target.proxy_command}\n"
+    )
+    assert shown.replace(str(Path.home()), "~") == wanted
+
+
+def test_a_configuration_that_ssh_refuses_is_a_precondition(tmp_path: Path) -> None:
+    with pytest.raises(PreconditionError, match="ssh can't read its configuration"):
+        resolve(inventory.Ssh("alias", config=tmp_path / "none"), "pve1")
+
+
+def test_an_alias_with_an_include_is_resolved(tmp_path: Path) -> None:
+    (tmp_path / "more").write_text("Host alias\n HostName 127.9.9.9\n Port 2222\n User root\n")
+    (tmp_path / "config").write_text(f'Include "{tmp_path}/more"\n')
+    target = resolve(inventory.Ssh("alias", config=tmp_path / "config"), "pve1")
+    assert (target.host, target.port, target.user) == ("127.9.9.9", 2222, "root")
+    assert target.key_name == "[127.9.9.9]:2222"
+
+
+def test_a_port_where_nobody_listens_is_unreachable(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("Host alias\n HostName 127.0.0.1\n Port 9\n User root\n")
+    road = Ssh(inventory.Ssh("alias", config=tmp_path / "config"), "pve1")
+    with pytest.raises(UnreachableError, match=r"pve1: 127.0.0.1 port 9: Connection refused; is the host up"):
+        road.exec(("true",))
