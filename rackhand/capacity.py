@@ -1,1 +1,0 @@
-"""Memory model: flags, model, GPU to slots, running requests, KV tokens. Pure."""
