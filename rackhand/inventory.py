@@ -103,7 +103,7 @@ class ServerSpec:
     engine: str = "sglang"
     version: str | None = None
     python: str = "python3"
-    args: Mapping[str, FlagValue] = field(default_factory=lambda: NO_VALUES)
+    args: Mapping[str, FlagValue] = field(default_factory=dict)
     gpus: tuple[int, ...] | None = None
     port: int | None = None
     port_base: int = 30000

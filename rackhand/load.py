@@ -1,1 +1,0 @@
-"""YAML to Fleet: every mistake at once, with file, line and the nearest right name."""
