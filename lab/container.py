@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import time
 from pathlib import Path
 
 from lab.place import LabError, LabOptions, Place
-from lab.rootfs import INIT, read_only_paths
 
 PVE_CONF = """\
 arch: amd64
@@ -29,6 +27,8 @@ lxc.cgroup2.devices.allow: c 510:* rwm
 
 def write_config(place: Place, vmid: int, options: LabOptions) -> None:
     """LXC's configuration, and what `pct config` shows of it."""
+    from lab.rootfs import INIT
+
     group = place.cgroup
     lines = [
         "lxc.include = /usr/share/lxc/config/common.conf",
@@ -49,6 +49,8 @@ def write_config(place: Place, vmid: int, options: LabOptions) -> None:
 
 def _mount_entries(place: Place, vmid: int, options: LabOptions) -> list[str]:
     """In the order in which they are mounted: a later one may cover part of an earlier one."""
+    from lab.rootfs import read_only_paths
+
     entries = [
         "tmpfs run tmpfs rw,nosuid,nodev,mode=755,create=dir 0 0",
         "tmpfs dev/shm tmpfs rw,nosuid,nodev,mode=1777,create=dir 0 0",
@@ -108,6 +110,8 @@ def start(place: Place, vmid: int, options: LabOptions) -> None:
 
 def _reset_gpus(place: Place, vmid: int, options: LabOptions) -> None:
     """A fresh start of the container holds no GPU memory; faults that were asked for stay."""
+    import shutil
+
     from lab.gpu import state
 
     for name in ("claims", "activity"):

@@ -147,7 +147,7 @@ def _build(place: Place, options: LabOptions) -> None:
     pct.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "${{LC_CTYPE-}}" "$@"\n')
     pct.chmod(0o755)
     for vmid in options.vmids:
-        rootfs.seed(place, vmid, options)
+        rootfs.seed(place, vmid)
         container.write_config(place, vmid, options)
     write_record(place, options)
 

@@ -9,7 +9,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from lab.place import LabError, LabOptions, Place
+from lab.place import LabError, Place
 
 INIT = "/usr/local/sbin/rackhand-lab-init"
 FRESH = ("root", "home", "tmp", "var/tmp", "workspace", "opt", "srv", "mnt", "media")
@@ -50,7 +50,7 @@ def read_only_paths(place: Place) -> tuple[Path, ...]:
     return tuple(path for path in paths if not any(path != one and path.is_relative_to(one) for one in paths))
 
 
-def seed(place: Place, vmid: int, options: LabOptions) -> None:
+def seed(place: Place, vmid: int) -> None:
     """Makes the writable layer of one container, and its workspace."""
     if importlib.util.find_spec("aiohttp") is None:
         raise LabError(f"{sys.executable} has no aiohttp, which the container borrows; use the checkout's ./inv")
@@ -69,7 +69,6 @@ def seed(place: Place, vmid: int, options: LabOptions) -> None:
     _put(upper / "etc/hosts", f"127.0.0.1 localhost gpu{vmid}\n::1 localhost\n", mode=0o644)
     _put(upper / "usr/bin/nvidia-smi", _module_script(place, "lab.gpu.nvidia_smi"))
     _seed_python(place, upper)
-    _ = options
 
 
 def _seed_python(place: Place, upper: Path) -> None:
