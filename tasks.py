@@ -5,7 +5,7 @@ from __future__ import annotations
 from invoke.collection import Collection
 from invoke.context import Context
 
-from rackhand.program import adopt_house_rules, verb
+from rackhand.program import ROOT, adopt_house_rules, verb
 
 adopt_house_rules()
 
@@ -13,6 +13,9 @@ HELP = {
     "slow": "also the longer proofs (the demo, fresh clones)",
     "only": "pytest's -k: run only the tests whose names match",
     "args": "more words for pytest, as one string",
+    "gpus": "how many GPUs (restart-servers: which, e.g. 0,1)",
+    "kind": "GPU model: rtx-pro-6000 or b200",
+    "pct_delay": "seconds added to every pct call; a real one takes 0.75-1.06",
     "upgrade": "take newer versions where pyproject.toml allows",
 }
 
@@ -27,6 +30,46 @@ def run_tests(c: Context, slow: bool = False, only: str = "", args: str = "") ->
     from dev.suite import run_suite
 
     return run_suite(slow=slow, only=only, args=args)
+
+
+@verb(help=HELP, name="up")
+def lab_up(c: Context, gpus: int = 8, kind: str = "rtx-pro-6000", pct_delay: float = 0.0) -> int:
+    """Start a Proxmox host on this machine: sshd, LXC, pct, API, simulated GPUs; files in .lab.
+
+    Needs root. Installs missing system packages after saying so.
+    Example: ./inv lab.up --gpus 2 --pct-delay 0.9
+    """
+    from lab import host, packages
+
+    packages.prepare_for_lab()
+    host.up(ROOT, host.LabOptions(gpus=gpus, gpu_kind=kind, pct_delay_s=pct_delay))
+    print(*host.status(ROOT).lines(), sep="\n")
+    return 0
+
+
+@verb(help=HELP, name="down")
+def lab_down(c: Context) -> int:
+    """End the lab and remove everything of it, .lab too; also after a run that was killed.
+
+    Example: ./inv lab.down
+    """
+    from lab import host
+
+    host.down(ROOT)
+    return 0
+
+
+@verb(help=HELP, name="status")
+def lab_status(c: Context) -> int:
+    """Show what of the lab runs; changes nothing. Ends with 1 when the lab isn't up.
+
+    Example: ./inv lab.status
+    """
+    from lab import host
+
+    found = host.status(ROOT)
+    print(*found.lines(), sep="\n")
+    return 0 if found.is_up else 1
 
 
 @verb(help=HELP)
@@ -63,4 +106,8 @@ def hooks(c: Context) -> int:
     return 0
 
 
-ns = Collection(run_tests, Collection("dev", check, lock, hooks))
+ns = Collection(
+    run_tests,
+    Collection("lab", lab_up, lab_down, lab_status),
+    Collection("dev", check, lock, hooks),
+)
