@@ -25,6 +25,7 @@ CALLS = {
     "observe": "remote.observe",
     "receive": "remote.receive",
     "servers": "remote.servers",
+    "probe": "remote.probe",
     "job": "remote.job",
     "watch": "remote.watch",
 }

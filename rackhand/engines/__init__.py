@@ -1,1 +1,109 @@
-"""Inference engines under one Protocol. Pure, standard library only; travels in the zipapp."""
+"""Inference engines under one Protocol, and the table of them. Pure, standard library only; travels in the zipapp."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from rackhand.contract.servers import FlagFacts, Load
+
+Flags = Mapping[str, "str | int | float | bool | tuple[str | int | float, ...]"]
+"""Flag names (dashes, without the leading two) and values: True is a bare flag, False leaves it out."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a server's command line is made of. `config` is a file with the engine's secrets, in its own format."""
+
+    python: str
+    model: str
+    port: int
+    nccl_port: int
+    args: Flags
+    config: str | None = None
+
+
+@dataclass(frozen=True)
+class FlagMistake:
+    """One flag that the installed version would refuse, or that rackhand sets itself."""
+
+    flag: str
+    what: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a server ended: the log's own words, and what to do."""
+
+    text: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One answer to the probe. `trouble` says why it does not count as a real generation; empty when it does."""
+
+    text: str
+    tokens: int
+    trouble: str = ""
+
+
+class Engine(Protocol):
+    """Everything that differs between engines. No method reaches out."""
+
+    name: str
+    health_path: str
+    load_paths: tuple[str, ...]
+    generation_path: str
+
+    def launch_argv(self, launch: Launch) -> tuple[str, ...]: ...
+
+    def render_config(self, api_key: str) -> str:
+        """The text of the file that holds the engine's secrets."""
+        ...
+
+    def help_argv(self, python: str) -> tuple[str, ...]: ...
+
+    def version_argv(self, python: str) -> tuple[str, ...]: ...
+
+    def parse_help(self, text: str) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
+        """All long options with their choices, and those that take no value."""
+        ...
+
+    def translate(self, args: Flags, *, version: str | None, known: frozenset[str] | None = None) -> Flags:
+        """The same wishes in the words of `version`; what is `known` wins over the version table."""
+        ...
+
+    def check_flags(self, args: Flags, facts: FlagFacts) -> tuple[FlagMistake, ...]: ...
+
+    def find_cause(self, lines: Iterable[str], exit_status: int | None = None) -> Cause: ...
+
+    def parse_stage(self, line: str) -> str | None:
+        """What a starting server is doing, from one log line; None when the line does not say."""
+        ...
+
+    def parse_log_capacity(self, lines: Iterable[str]) -> Load | None: ...
+
+    def parse_load(self, path: str, text: str) -> Load | None:
+        """The answer of one of `load_paths`; None when it does not hold the figures."""
+        ...
+
+    def generation_request(self) -> dict[str, object]: ...
+
+    def parse_generation(self, text: str) -> Generation: ...
+
+    def is_server(self, cmdline: tuple[str, ...]) -> bool:
+        """True for a main process and for its children, whoever started them."""
+        ...
+
+    def is_main(self, cmdline: tuple[str, ...]) -> bool: ...
+
+
+def engine(name: str) -> Engine:
+    """The engine of the inventory's `engine`. Raises KeyError for one that isn't in the table."""
+    from rackhand.engines.sglang import SGLANG
+
+    table: dict[str, Engine] = {"sglang": SGLANG}
+    return table[name]

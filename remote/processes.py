@@ -1,0 +1,106 @@
+"""What /proc says of this container's processes. A process is pid and start time: a reused pid never matches."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+from rackhand.contract.servers import Process
+
+PROC = Path("/proc")
+
+
+def start_ticks(pid: int) -> int | None:
+    """Field 22 of /proc/PID/stat; None when there is no such process or it is a zombie."""
+    fields = _stat_fields(pid)
+    return None if fields is None or fields[0] in ("Z", "X") else int(fields[19])
+
+
+def identify(pid: int) -> Process | None:
+    ticks = start_ticks(pid)
+    return None if ticks is None else Process(pid, ticks)
+
+
+def lives(process: Process) -> bool:
+    return start_ticks(process.pid) == process.start_ticks
+
+
+def send_signal(process: Process, number: signal.Signals) -> bool:
+    """True when the very process was there to take it."""
+    if not lives(process):
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, number)
+        return True
+    return False
+
+
+def await_end(process: Process, timeout_s: float, *, poll_s: float = 0.1) -> bool:
+    """True when it ended within `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while lives(process):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(poll_s)
+    return True
+
+
+def pids() -> list[int]:
+    return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
+
+
+def cmdline(pid: int) -> tuple[str, ...]:
+    """The argv; a process that set its title has it as the first word. Empty for kernel threads and the ended."""
+    try:
+        raw = (PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return ()
+    return tuple(word.decode("utf-8", "replace") for word in raw.rstrip(b"\0").split(b"\0")) if raw else ()
+
+
+def environment(pid: int, name: str) -> str | None:
+    """One variable of the environment it was started with; None when unset or not readable."""
+    try:
+        raw = (PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return None
+    for entry in raw.split(b"\0"):
+        key, _, value = entry.partition(b"=")
+        if key.decode("utf-8", "replace") == name:
+            return value.decode("utf-8", "replace")
+    return None
+
+
+def parent(pid: int) -> int | None:
+    fields = _stat_fields(pid)
+    return None if fields is None else int(fields[1])
+
+
+def descendants(root: int) -> tuple[Process, ...]:
+    """Children, their children and so on, without `root` itself."""
+    by_parent: dict[int, list[int]] = {}
+    for pid in pids():
+        above = parent(pid)
+        if above is not None:
+            by_parent.setdefault(above, []).append(pid)
+    found, todo = [], [root]
+    while todo:
+        for child in by_parent.get(todo.pop(), []):
+            process = identify(child)
+            if process is not None:
+                found.append(process)
+                todo.append(child)
+    return tuple(sorted(found, key=lambda p: p.pid))
+
+
+def _stat_fields(pid: int) -> list[str] | None:
+    """Fields 3 onwards of /proc/PID/stat: the name (field 2) may hold blanks and parentheses."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return fields if len(fields) > 19 else None
