@@ -45,6 +45,7 @@ class Redactor:
         data = self._held + chunk
         cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if not cut and len(data) > LONGEST_LINE:
+            data = redact(data, self._secrets)
             cut = len(data) - max(map(len, self._secrets), default=0)
         self._held = data[cut:]
         return redact(data[:cut], self._secrets) if cut else b""

@@ -157,10 +157,7 @@ def main(argv: list[str]) -> int:
         parser.error("no command after --")
     record = ServerRecord(options.gpu, 0, 0, options.port, options.session, options.digest, options.log, 0.0)
     try:
-        supervisor = Supervisor(options.home, record, command)
-        sys.stdout.write(f"server of GPU {options.gpu}; its log: {options.log}\nCtrl-C here asks it to stop.\n")
-        sys.stdout.flush()
-        return supervisor.run()
+        return Supervisor(options.home, record, command).run()
     except OSError as error:
         sys.stderr.write(f"rackhand: {error.filename or command[0]}: {error.strerror}\n")
         return 127

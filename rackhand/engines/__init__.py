@@ -26,7 +26,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class FlagMistake:
-    """One flag that the installed version would refuse, or that rackhand sets itself."""
+    """One flag that the installed version would refuse."""
 
     flag: str
     what: str

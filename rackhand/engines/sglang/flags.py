@@ -8,17 +8,6 @@ import re
 from rackhand.contract.servers import FlagFacts
 from rackhand.engines import FlagMistake, Flags, Launch
 
-SET_BY_RACKHAND = {
-    "model": "servers.model in the inventory",
-    "model-path": "servers.model in the inventory",
-    "host": "nothing: servers listen on 127.0.0.1",
-    "port": "servers.port in the inventory",
-    "nccl-port": "servers.nccl_port in the inventory",
-    "api-key": "servers.api_key in the inventory",
-    "admin-api-key": "servers.api_key in the inventory",
-    "config": "nothing: rackhand writes it, for the API key",
-    "base-gpu-id": "servers.gpus in the inventory: GPUs are bound by UUID",
-}
 RENAMED = (
     ("mamba-scheduler-strategy", "mamba-radix-cache-strategy", (0, 5, 14)),
     ("cuda-graph-max-bs", "cuda-graph-max-bs-decode", (0, 5, 14)),
@@ -94,8 +83,6 @@ def _spelling(old: str, new: str, known: frozenset[str] | None, is_new: bool | N
 
 def _mistake(name: str, value: object, facts: FlagFacts) -> FlagMistake | None:
     flag = f"--{name}"
-    if name in SET_BY_RACKHAND:
-        return FlagMistake(flag, f"{flag} is set by rackhand", f"change {SET_BY_RACKHAND[name]}")
     if value is False:
         return None
     if name not in facts.options:

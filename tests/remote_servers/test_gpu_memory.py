@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from remote.gpu_memory import App, Baselines, Gpu, idle_mib, is_back, parse_apps, parse_gpus
+
+
+def test_nvidia_smi_rows_are_read_and_others_left_out() -> None:
+    assert parse_gpus("0, GPU-a, 4\n1, GPU-b, 81234\n2, GPU-c, [N/A]\nFailed to initialize NVML\n") == (
+        Gpu(0, "GPU-a", 4),
+        Gpu(1, "GPU-b", 81234),
+    )
+    assert parse_apps("GPU-a, 123, 80000\nGPU-a, [N/A], 1\n\n") == (App("GPU-a", 123, 80000),)
+
+
+@pytest.mark.parametrize(
+    ("used", "accounted", "has_server", "idle"),
+    [(4, 0, False, 4), (80_004, 80_000, True, 4), (80_004, 0, True, None), (10, 20, True, 0), (9_000, 0, False, 9_000)],
+)
+def test_at_first_sight_idle_is_what_no_process_accounts_for(
+    used: int, accounted: int, has_server: bool, idle: int | None
+) -> None:
+    assert idle_mib(used, accounted, has_server=has_server) == idle
+
+
+@pytest.mark.parametrize(
+    ("used", "baseline", "back"),
+    [(4, 4, True), (516, 4, True), (517, 4, False), (1_112, None, True), (1_113, None, False)],
+)
+def test_memory_is_back_within_the_tolerance(used: int, baseline: int | None, back: bool) -> None:
+    assert is_back(used, baseline) is back
+
+
+def test_the_lowest_value_seen_stays_the_baseline(tmp_path: Path) -> None:
+    baselines = Baselines(tmp_path)
+    for mib in (700, 4, 300):
+        baselines.learn("GPU-a", mib)
+    assert Baselines(tmp_path).read() == {"GPU-a": 4}
