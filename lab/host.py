@@ -1,4 +1,4 @@
-"""The Proxmox host on this machine: up, down, status, and the faults of a host.
+"""The Proxmox host on this machine: up, down, status. Its faults are in lab.trouble.
 
 Real parts: OpenSSH's sshd, LXC containers, HTTPS. Stand-ins: pct (lab.pct), the PVE API (lab.api), GPUs, nvidia-smi,
 SGLang. Everything lies in one state directory (lab.place) and one set of control groups (lab.cgroups), so that `down`
@@ -12,14 +12,16 @@ import fcntl
 import os
 import shlex
 import shutil
-import signal
+import socket
+import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import cgroups, container, rootfs, sshd
+from lab import certs, cgroups, container, rootfs, sshd
 from lab.packages import missing_packages
-from lab.place import UNUSABLE_IN_PATHS, LabError, LabOptions, Place, place_of, read_place, write_record
+from lab.place import API_PORT, UNUSABLE_IN_PATHS, LabError, LabOptions, Place, place_of, read_place, write_record
 
 __all__ = ["LabError", "LabOptions", "Place", "Status", "down", "status", "up"]
 
@@ -27,6 +29,11 @@ PCT = """import sys
 sys.path.insert(0, sys.argv[1])
 from lab.pct import main
 sys.exit(main(*sys.argv[2:4], sys.argv[4:]))"""
+
+API = """import sys
+sys.path.insert(0, sys.argv[1])
+from lab.api import main
+main(sys.argv[2])"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +156,10 @@ def _build(place: Place, options: LabOptions) -> None:
     for vmid in options.vmids:
         rootfs.seed(place, vmid)
         container.write_config(place, vmid, options)
+    certs.write_files(place)
+    for path in (place.token, place.no_acl_token):
+        path.touch(mode=0o600)
+        path.write_text(f"{uuid.uuid4()}\n")
     write_record(place, options)
 
 
@@ -158,6 +169,24 @@ def _start(place: Place, options: LabOptions) -> None:
     for vmid in options.vmids:
         if not container.is_running(place, vmid):
             container.start(place, vmid, options)
+    _start_api(place)
+
+
+def _start_api(place: Place) -> None:
+    if _api_answers(place):
+        return
+    cgroups.end(place, under="host/api")
+    log = place.state / "api.log"
+    words = (str(rootfs.interpreter()), "-I", "-S", "-c", API, str(place.checkout), str(place.state))
+    sshd.daemon(place, "api", *words, log=log)
+    deadline = time.monotonic() + 5
+    while not _api_answers(place):
+        reason = log.read_text().strip() if log.exists() else ""
+        if "Error" in reason or time.monotonic() > deadline:
+            raise LabError(
+                f"the API doesn't listen on {place.api_url}: {reason.splitlines()[-1:] or 'no reason given'}"
+            )
+        time.sleep(0.01)
 
 
 def _clear(place: Place) -> None:
@@ -170,18 +199,8 @@ def _clear(place: Place) -> None:
 
 
 def _api_answers(place: Place) -> bool:
-    return bool(cgroups.members(place, "host/api"))
-
-
-def freeze_sshd(place: Place) -> None:
-    """The host answers nothing any more, but no connection ends (SIGSTOP to sshd, its sessions and their commands)."""
-    cgroups.signal_members(place, signal.SIGSTOP, under=f"host/{sshd.HOST}")
-
-
-def thaw_sshd(place: Place) -> None:
-    cgroups.signal_members(place, signal.SIGCONT, under=f"host/{sshd.HOST}")
-
-
-def cut_ssh(place: Place) -> None:
-    """Every connection to the host breaks; new ones are accepted."""
-    sshd.cut(place)
+    if not cgroups.members(place, "host/api"):
+        return False
+    with contextlib.suppress(OSError), socket.create_connection((place.address, API_PORT), timeout=2):
+        return True
+    return False

@@ -23,7 +23,7 @@ INIT_SCRIPT = """\
 halt() {
     kill -TERM -1 2>/dev/null
     n=0
-    while [ "$(echo /proc/[0-9]* | wc -w)" -gt 3 ] && [ "$n" -lt 50 ]; do n=$((n + 1)); sleep 0.1; done
+    while set -- /proc/[0-9]* && [ $# -gt 1 ] && [ "$n" -lt 50 ]; do n=$((n + 1)); sleep 0.1; done
     exit 0
 }
 trap halt PWR TERM INT RTMIN+3

@@ -68,9 +68,7 @@ def write_files(place: Place, vmid: int) -> None:
             argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", SSH_ALIAS, "-f", str(state / name)]
             subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
     shutil.copy(state / "id_ed25519.pub", state / "authorized_keys")
-    kind, key = (state / "ssh_host_ed25519_key.pub").read_text().split()[:2]
-    known = [f"[{place.address}]:{port} {kind} {key}\n" for port in PORTS.values()]
-    (state / "known_hosts").write_text("".join(known))
+    write_known_hosts(place)
     extra = {
         HOST: f'Subsystem sftp internal-sftp\nSetEnv "PATH={state}/bin:{SYSTEM_PATH}" "HOME={state}/home"\n',
         PLAIN: f"Subsystem sftp /usr/lib/openssh/sftp-server\nForceCommand {shlex.quote(str(state / 'bin/enter'))}\n",
@@ -86,6 +84,13 @@ def write_files(place: Place, vmid: int) -> None:
     with place.ssh_config.open("a") as file:
         file.write("\n".join(clients))
     _write_enter(place, vmid)
+
+
+def write_known_hosts(place: Place) -> None:
+    """The servers' true key, for both ports."""
+    kind, key = (place.state / "ssh_host_ed25519_key.pub").read_text().split()[:2]
+    known = [f"[{place.address}]:{port} {kind} {key}\n" for port in PORTS.values()]
+    (place.state / "known_hosts").write_text("".join(known))
 
 
 def _write_enter(place: Place, vmid: int) -> None:
@@ -126,11 +131,11 @@ def greets(place: Place, name: str) -> bool:
     return False
 
 
-def daemon(place: Place, name: str, *argv: str) -> None:
-    """Starts a daemon in its control group `host/NAME`, with no parent to wait for it."""
+def daemon(place: Place, name: str, *argv: str, log: Path | None = None) -> None:
+    """Starts a daemon in its control group `host/NAME`, with no parent to wait for it; `log` gets what it prints."""
     group = cgroups.leaf(place, name)
-    script = 'echo $$ >"$1/cgroup.procs" || exit 1; shift; "$@" <&- >/dev/null 2>&1 &'
-    argv = ("/bin/sh", "-c", script, "sh", str(group), *argv)
+    script = 'echo $$ >"$1/cgroup.procs" || exit 1; log=$2; shift 2; "$@" </dev/null >>"$log" 2>&1 &'
+    argv = ("/bin/sh", "-c", script, "sh", str(group), str(log or "/dev/null"), *argv)
     environment = {"PATH": SYSTEM_PATH, "LANG": "C.UTF-8"}
     subprocess.run(argv, check=True, stdin=subprocess.DEVNULL, env=environment, start_new_session=True)
 
