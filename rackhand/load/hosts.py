@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from rackhand.arguments import looks_secret
 from rackhand.inventory import Api, Env, FileSpec, Host, PlainSsh, ProxmoxLxc, Road, SecretRef, ServerSpec, Ssh
-from rackhand.load.nodes import Scalar, Table, Value
+from rackhand.load.nodes import Items, Scalar, Table, Value
 from rackhand.load.sections import (
     VARIABLE,
     Context,
@@ -17,6 +18,7 @@ from rackhand.load.sections import (
     as_items,
     as_table,
     container_path,
+    is_meant,
     local_path,
     matching,
     mode,
@@ -53,10 +55,13 @@ def read_ssh(value: Value, ctx: Context) -> Ssh:
     return Ssh(**{"destination": "", **read_section(as_table(value), SSH, ctx)})
 
 
+_FULL_ID = r"[^\s!@:/]+@[A-Za-z][A-Za-z0-9._-]*![A-Za-z][A-Za-z0-9._-]*"
 API: Mapping[str, Key] = {
-    "url": Key(matching(r"https://[^/\s?#@]+/?", "an https:// address", "such as https://pve1.example:8006")),
+    "url": Key(
+        matching(r"https://[^/\s?#@]+/?", "https://HOST:PORT", "such as https://pve1.example:8006", shown=False)
+    ),
     "token_id": Key(
-        matching(r"[^\s!@]+@[^\s!@]+![^\s!@]+", "a token's id", "such as root@pam!rackhand"), required=True
+        matching(_FULL_ID, "a token's id", "such as root@pam!rackhand, without =VALUE", shown=False), required=True
     ),
     "token": Key(secret, required=True),
     "ca": Key(local_path),
@@ -202,7 +207,7 @@ def _road(found: Mapping[str, Any], table: Table, ctx: Context, *, plain_ssh: bo
             ctx.wrong(table.entries["ssh_config"].value, "ssh.config says it already", "keep one")
         ssh = replace(ssh, config=found["ssh_config"])
     if not plain_ssh:
-        if "vmid" not in table.entries and found.get("type") == "proxmox-lxc":
+        if not is_meant("vmid", table, HOST) and found.get("type") == "proxmox-lxc":
             ctx.wrong(table, "vmid is missing", "add the container's number: vmid: 200")
         return ProxmoxLxc(ssh, found.get("vmid", 0), found.get("api"), found.get("node"))
     for key in sorted(_PROXMOX_ONLY & table.entries.keys()):
@@ -213,8 +218,13 @@ def _road(found: Mapping[str, Any], table: Table, ctx: Context, *, plain_ssh: bo
 
 
 def _check_dests(host: Host, table: Table, ctx: Context) -> None:
-    for file in host.files:
-        if file.dest == host.home or file.dest.startswith(f"{host.home}/"):
-            ctx.wrong(
-                table, f"{file.dest} is in rackhand's own directory", "choose another dest", line=table.line_of("files")
-            )
+    """`home` is written by deploy alone."""
+    files = table.entries["files"].value if "files" in table.entries else None
+    for item in files.values if isinstance(files, Items) else ():
+        dest = item.entries.get("dest") if isinstance(item, Table) else None
+        if (
+            dest
+            and isinstance(dest.value, Scalar)
+            and f"{posixpath.normpath(dest.value.text)}/".startswith(f"{host.home}/")
+        ):
+            ctx.wrong(dest.value, f"{dest.value.text} is in rackhand's own directory", "choose another dest")

@@ -14,6 +14,7 @@ from rackhand.load.sections import (
     Key,
     as_table,
     container_path,
+    is_meant,
     local_path,
     number,
     plain,
@@ -83,7 +84,7 @@ def read_job(name: str, value: Value, ctx: Context, defaults: Table, hosts: Sequ
     if found["host"] and host is None:
         known = [host.name for host in hosts]
         ctx.wrong(table.entries["host"].value, f"no host {found['host']!r}", nearest(found["host"], known))
-    if not table.entries.keys() & {"prompts", "upload"}:
+    if not any(is_meant(key, table, JOB) for key in ("prompts", "upload")):
         ctx.wrong(table, "prompts is missing", "add prompts: PATH in the container, or upload: FILE on this machine")
     if "prompts" not in found:
         workspace = host.workspace if host else "/"

@@ -155,7 +155,7 @@ class _Unfolding:
         try:
             if isinstance(node, yaml.MappingNode):
                 self._check_tag(node, "map")
-                return Table(self._entries(node, line, name, depth), line, name)
+                return Table(self._entries(node, name, depth), line, name)
             self._check_tag(node, "seq")
             values = (self.value(item, _line(item), f"{name}[{i}]", depth + 1) for i, item in enumerate(node.value))
             return Items(tuple(values), line, name)
@@ -177,12 +177,12 @@ class _Unfolding:
         if node.tag != _PREFIX + kind:
             self.mistakes.add(_line(node), f"the tag {node.tag.removeprefix(_PREFIX)} is not used here", "remove it")
 
-    def _entries(self, node: yaml.MappingNode, line: int, name: str, depth: int) -> dict[str, Entry]:
+    def _entries(self, node: yaml.MappingNode, name: str, depth: int) -> dict[str, Entry]:
         own: dict[str, Entry] = {}
         merged: dict[str, Entry] = {}
         for key, item in node.value:
             if key.tag == _PREFIX + "merge":
-                for entries in self._merged(item, line, name, depth):
+                for entries in self._merged(item, _line(key), name, depth):
                     merged = {**entries, **merged}
             elif not isinstance(key, yaml.ScalarNode):
                 self.mistakes.add(_line(key), f"{name or 'inventory'}: a key must be one word", "")
@@ -205,4 +205,4 @@ class _Unfolding:
                 if isinstance(value, Table):
                     yield value.entries
             else:
-                self.mistakes.add(_line(part), f"{name or 'inventory'}: << takes a mapping or a list of mappings", "")
+                self.mistakes.add(line, f"{name or 'inventory'}: << takes a mapping or a list of mappings", "")

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -60,11 +61,16 @@ def read_section(table: Table, keys: Mapping[str, Key], ctx: Context, *, partial
             found[name] = keys[name].read(entry.value, ctx)
         except WrongError as error:
             ctx.wrong(entry.value, error.what, error.hint)
-    if not partial:
-        for name, key in keys.items():
-            if key.required and name not in table.entries:
-                ctx.wrong(table, f"{name} is missing", f"add {name}:")
+    for name, key in keys.items():
+        if key.required and not partial and not is_meant(name, table, keys):
+            ctx.wrong(table, f"{name} is missing", f"add {name}:")
     return found
+
+
+def is_meant(name: str, table: Table, keys: Mapping[str, Key]) -> bool:
+    """Whether the key is there, or an unknown key that most likely is a slip for it."""
+    unknown = table.entries.keys() - keys.keys()
+    return name in table.entries or any(get_close_matches(key, keys, n=1) == [name] for key in unknown)
 
 
 def as_table(value: Value) -> Table:
@@ -114,13 +120,14 @@ def text(value: Value, _: Context) -> str:
     return words
 
 
-def matching(pattern: str, wanted: str, hint: str = "") -> Read:
+def matching(pattern: str, wanted: str, hint: str = "", *, shown: bool = True) -> Read:
+    """One line of text of that form. Without `shown`, a wrong one is not repeated: it may hold a secret."""
     compiled = re.compile(pattern, re.ASCII)
 
     def read(value: Value, ctx: Context) -> str:
         words = text(value, ctx)
         if not compiled.fullmatch(words):
-            raise WrongError(f"{words!r} is not {wanted}", hint)
+            raise WrongError(f"{words!r} is not {wanted}" if shown else f"expected {wanted}", hint)
         return words
 
     return read

@@ -118,7 +118,8 @@ def read_servers(
     value: Value, ctx: Context, defaults: Table, python: str | None
 ) -> tuple[tuple[ServerSpec, ...], dict[int, Table]]:
     """The specs, and the mapping each came from by the spec's id()."""
-    parts = value.values if isinstance(value, Items) else (value,) if as_table(value).entries else ()
+    nothing = isinstance(value, Scalar) and value.null
+    parts = () if nothing else value.values if isinstance(value, Items) else (as_table(value),)
     specs: list[ServerSpec] = []
     tables: dict[int, Table] = {}
     for part in parts:
