@@ -104,6 +104,6 @@ def _raise_failure(error: Any, where: str) -> None:
     if not error:
         return
     kind, what, hint = error.get("kind", "failed"), error.get("what", "failed"), error.get("hint", "")
-    if kind in ("missing", "usage", "busy"):
+    if kind in ("missing", "usage", "busy", "disk_full", "read_only"):
         raise PreconditionError(what, where=where, hint=hint)
     raise RemoteError(what, kind=kind, where=where, hint=hint)

@@ -1,1 +1,49 @@
-"""Action to commands to Outcome."""
+"""Action to commands to Outcome: one match, each arm one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rackhand.deliver import send
+from rackhand.inventory import Host
+from rackhand.plan import Action
+from rackhand.plan.deploy import SendFiles, StartContainer
+from rackhand.power import start_container
+from rackhand.report import Outcome
+from rackhand.transport import Transport
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where actions are applied: one host, its road, and whom to tell of progress. `options` are the verb's own."""
+
+    host: Host
+    transport: Transport
+    say: Callable[[str], None]
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def apply(action: Action, place: Place) -> Outcome:
+    """Raises RackhandError when it failed."""
+    match action:
+        case StartContainer():
+            start_container(place.transport, place.host, place.say)
+            return Outcome(f"started container {action.vmid}")
+        case SendFiles():
+            send(place.transport, place.host, action, place.say)
+            return Outcome(_sent(action), detail="\n".join(_changes(action)))
+
+
+def _sent(action: SendFiles) -> str:
+    return str(action).replace("send ", "sent ").replace("remove ", "removed ").replace("write ", "wrote ")
+
+
+def _changes(action: SendFiles) -> list[str]:
+    return [
+        *(f"wrote {file.path}" for file in action.files),
+        *(f"wrote {upload.dest}" for upload in action.uploads),
+        *(f"removed {path}" for path in action.remove),
+        *(f"left alone, changed by hand: {path}" for path in action.left_alone),
+    ]

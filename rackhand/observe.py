@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from rackhand import agent
@@ -21,19 +21,21 @@ def observe(
     transport: Transport,
     host: Host,
     *,
-    files: Mapping[str, str] | None = None,
+    files: Collection[str] = (),
+    texts: bool = False,
     uploads: Mapping[str, Upload] | None = None,
     commands: Mapping[str, Argv] | None = None,
     state: Mapping[str, Any] | None = None,
 ) -> Facts:
-    """One look at `host`: `files` maps paths to the sha256 they should have, `state` asks remote.state.
+    """One look at `host`: `files` are looked at (`texts`: small ones whole), `state` asks remote.state.
 
     Raises what agent.call raises. The GPUs are always asked for.
     """
     request = ObserveRequest(
         home=host.home,
         workspace=host.workspace,
-        files=dict(files or {}),
+        files=tuple(files),
+        texts=texts,
         uploads=dict(uploads or {}),
         source=host.env.source,
         python=host.python,

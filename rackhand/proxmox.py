@@ -1,1 +1,134 @@
-"""The PVE API: the only importer of proxmoxer."""
+"""The PVE API: a token, a verified certificate, tasks awaited. The only importer of proxmoxer."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import proxmoxer
+import requests
+from proxmoxer.backends import https
+from requests.adapters import HTTPAdapter
+
+from rackhand.errors import AuthError, DeadlineError, PreconditionError, RackhandError, RemoteError, UnreachableError
+from rackhand.inventory import Api, ProxmoxLxc
+from rackhand.secrets import Secret
+
+TIMEOUT_S = 30
+ATTEMPTS = 3
+POLL_S = 0.3
+
+logging.getLogger("proxmoxer").setLevel(logging.WARNING)
+"""At INFO it logs the data of requests."""
+
+
+class Node:
+    """One Proxmox host's API. Nothing is asked before the first method."""
+
+    def __init__(self, road: ProxmoxLxc, token: Secret, *, where: str, limit_s: float = 120.0) -> None:
+        if road.api is None:
+            raise PreconditionError("no API in the inventory", where=where, hint="add api: with token_id and token")
+        self._road, self._api_spec, self._where, self._limit_s = road, road.api, where, limit_s
+        self._url = _url(road, where)
+        self._client = _client(road.api, self._url, token, where)
+
+    def version(self) -> str:
+        return str(self._get("version", self._client.version.get)["release"])
+
+    def start(self, vmid: int) -> None:
+        """Starts the container and awaits the task. RemoteError with the task's own words when it failed."""
+        node = self._road.node or self._node_of(vmid)
+        place = self._client.nodes(node).lxc(vmid).status
+        if self._get(f"status of {vmid}", place.current.get).get("status") == "running":
+            return
+        with self._explained(f"start of {vmid}", vmid):
+            upid = place.start.post()
+        self._await(node, _text(upid, self._where), vmid)
+
+    def _node_of(self, vmid: int) -> str:
+        guests = self._get("cluster/resources", lambda: self._client.cluster.resources.get(type="vm"), vmid)
+        for guest in guests:
+            if guest.get("vmid") == vmid:
+                return str(guest["node"])
+        hint = f"mend vmid, or give {self._api_spec.token_id} VM.Audit on /vms/{vmid}"
+        raise PreconditionError(f"the API shows no container {vmid}", where=self._where, hint=hint)
+
+    def _await(self, node: str, upid: str, vmid: int) -> None:
+        end = time.monotonic() + self._limit_s
+        while time.monotonic() < end:
+            status = self._get("the task", self._client.nodes(node).tasks(upid).status.get, vmid)
+            ended = status.get("exitstatus")
+            if ended is not None:
+                if ended == "OK" or str(ended).startswith("WARNINGS:"):
+                    return
+                hint = f"its log: pvesh get nodes/{node}/tasks/{upid}/log"
+                raise RemoteError(f"the start of {vmid} failed: {ended}", where=self._where, hint=hint)
+            time.sleep(POLL_S)
+        raise DeadlineError(f"{vmid} not started within {self._limit_s:.0f} s", where=self._where, hint="is it locked?")
+
+    def _get(self, what: str, ask: Callable[[], Any], vmid: int | None = None) -> Any:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                with self._explained(what, vmid):
+                    return _data(ask(), self._url, self._where)
+            except (UnreachableError, DeadlineError):  # noqa: PERF203
+                if attempt == ATTEMPTS:
+                    raise
+                time.sleep(0.5 * attempt)
+        raise UnreachableError(f"no answer to {what}", where=self._where)
+
+    @contextlib.contextmanager
+    def _explained(self, what: str, vmid: int | None) -> Iterator[None]:
+        try:
+            yield
+        except proxmoxer.ResourceException as error:
+            raise _why(error, what, vmid, self._api_spec, self._where) from error
+        except requests.exceptions.SSLError as error:
+            raise _why_tls(error, self._api_spec, self._url, self._where) from error
+        except requests.exceptions.Timeout as error:
+            raise DeadlineError(f"{self._url} gave no answer to {what}", where=self._where) from error
+        except (requests.exceptions.RequestException, proxmoxer.AuthenticationError) as error:
+            hint = "is pveproxy running, and the port open from here?"
+            raise UnreachableError(f"no API at {self._url}", where=self._where, hint=hint, detail=str(error)) from error
+
+
+class _Pinned(HTTPAdapter):
+    """Trusts the certificate with this SHA-256 fingerprint and no other, whoever signed it."""
+
+    def __init__(self, fingerprint: str) -> None:
+        self._fingerprint = fingerprint
+        super().__init__()
+
+    def init_poolmanager(self, *args: Any, **options: Any) -> None:
+        options.update(assert_fingerprint=self._fingerprint, assert_hostname=False)
+        super().init_poolmanager(*args, **options)
+
+    def cert_verify(self, conn: Any, url: str, verify: Any, cert: Any) -> None:  # noqa: ARG002  requests' own signature
+        """urllib3 checks the fingerprint instead of the chain."""
+        conn.cert_reqs = "CERT_NONE"
+        conn.assert_fingerprint = self._fingerprint
+
+
+def _client(api: Api, url: str, token: Secret, where: str) -> Any:
+    parts = urlsplit(url)
+    user, separator, name = api.token_id.partition("!")
+    if not separator:
+        raise PreconditionError("token_id is user@realm!name", where=where, hint=f"not {api.token_id}")
+    options = {
+        "user": user,
+        "token_name": name,
+        "token_value": token.reveal(),
+        "port": parts.port or 8006,
+        "timeout": TIMEOUT_S,
+        "verify_ssl": str(api.ca) if api.ca else True,
+    }
+    with _no_proxy_warnings():
+        client = proxmoxer.ProxmoxAPI(parts.hostname, **options)
+    if api.fingerprint:
+        client._store["session"].mount("https://", _Pinned(api.fingerprint))  # noqa: SLF001
+    return client

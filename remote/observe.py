@@ -101,8 +101,8 @@ def _workspace(path: Path) -> Workspace:
 
 
 def _files(request: ObserveRequest, manifest: str | None) -> dict[str, FileState]:
-    wanted = {**dict.fromkeys(_listed(manifest), ""), **request.files}
-    states = {path: _file(Path(path), expected) for path, expected in wanted.items()}
+    wanted = dict.fromkeys((*_listed(manifest), *request.files))
+    states = {path: _file(Path(path), with_text=request.texts) for path in wanted}
     states |= {path: _upload(Path(path), expected) for path, expected in request.uploads.items()}
     return {path: state for path, state in states.items() if state is not None}
 
@@ -115,7 +115,7 @@ def _listed(manifest: str | None) -> tuple[str, ...]:
         return ()
 
 
-def _file(path: Path, expected: str) -> FileState | None:
+def _file(path: Path, *, with_text: bool) -> FileState | None:
     if not path.is_file():
         return None
     about = path.stat()
@@ -123,7 +123,7 @@ def _file(path: Path, expected: str) -> FileState | None:
         sha256 = digest(path)
     except OSError:
         return FileState("unreadable", about.st_mode & 0o7777, about.st_size, about.st_mtime_ns)
-    text = read_text(path) if sha256 != expected and about.st_size <= TEXT_LIMIT else None
+    text = read_text(path) if with_text and about.st_size <= TEXT_LIMIT else None
     return FileState(sha256, about.st_mode & 0o7777, about.st_size, about.st_mtime_ns, text)
 
 

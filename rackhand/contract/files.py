@@ -12,7 +12,7 @@ MODULES = ("aiohttp",)
 FASTER = ("orjson", "uvloop")
 """What it uses when present."""
 TEXT_LIMIT = 64 * 1024
-"""Bytes up to which a text file that differs comes back whole, for a diff."""
+"""Bytes up to which a text file comes back whole, for a diff."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Upload:
 
 @dataclasses.dataclass(frozen=True)
 class ObserveRequest:
-    """`files`: expected sha256 by path, "" for none; those of the old manifest are looked at without being named.
+    """`files` are looked at, and those of the old manifest without being named; `texts` asks for small ones whole.
 
     `python` None means the virtual environment that deploy makes. `commands` are run as they stand, each with a
     time limit; `state` is for remote.state, null leaves it out.
@@ -48,7 +48,8 @@ class ObserveRequest:
 
     home: str
     workspace: str
-    files: dict[str, str] = dataclasses.field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    texts: bool = False
     uploads: dict[str, Upload] = dataclasses.field(default_factory=dict)
     source: str | None = None
     python: str | None = None
@@ -154,15 +155,16 @@ class Wheels:
 
 @dataclasses.dataclass(frozen=True)
 class ReceiveRequest:
-    """The body is the bytes of `files`, then of `wheels.files`, or stands in the file `staged`, which is removed.
+    """The body is the bytes of `files`, then of `wheels.files`, then of `manifest`; with `staged` it stands in that
+    file instead, which is removed in any case.
 
-    All or nothing: temporary files beside the targets, checked, then renamed, the manifest last. `remove` are files
-    of the old manifest. `replaced` paths may be directories' worth of parents: these are made.
+    All or nothing: temporary files beside their targets, checked, then renamed, the manifest last; missing parent
+    directories are made, but not the workspace itself. `remove` are files of the old manifest.
     """
 
     home: str
     workspace: str
-    files: tuple[Incoming, ...]
+    files: tuple[Incoming, ...] = ()
     manifest: Incoming | None = None
     remove: tuple[str, ...] = ()
     wheels: Wheels | None = None
@@ -171,6 +173,8 @@ class ReceiveRequest:
 
 @dataclasses.dataclass(frozen=True)
 class ReceiveReply:
+    """What was done; `size` is the bytes of the files written."""
+
     written: int
     removed: int
     size: int

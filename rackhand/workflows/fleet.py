@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from types import FrameType
 
 from rackhand import inventory
 from rackhand.errors import RackhandError, UsageError
@@ -82,7 +81,7 @@ def chosen(fleet: Fleet, names: Sequence[str] = ()) -> tuple[Host, ...]:
 def run(verb: str, hosts: Sequence[Host], work: Work, *, say: Say, roads: Roads | None = None) -> Report:
     """`work` on every host at once; one host's failure leaves the others going.
 
-    Ctrl-C and SIGTERM close the roads: commands in flight end or lose their caller, and each row tells how far it
+    Ctrl-C, or a SIGTERM raised as a KeyboardInterrupt with `signum`, closes the roads: commands in flight end or lose their caller, and each row tells how far it
     came. A second one ends the wait for that.
     """
     roads = roads or Roads()
@@ -91,18 +90,16 @@ def run(verb: str, hosts: Sequence[Host], work: Work, *, say: Say, roads: Roads 
     pool = ThreadPoolExecutor(max_workers=PARALLEL, thread_name_prefix="host")
     futures: list[Future[RackhandError | None]] = []
     try:
-        with _sigterm_as_interrupt():
-            try:
-                futures = [pool.submit(_attempt, work, task) for task in tasks]
-                _wait_for(futures)
-            except (KeyboardInterrupt, _Terminated) as stop:
-                caught = signal.SIGTERM if isinstance(stop, _Terminated) else signal.SIGINT
-                say(verb, "interrupted: closing the connections")
-                for future in futures:
-                    future.cancel()
-                roads.close()
-                with contextlib.suppress(KeyboardInterrupt, _Terminated):
-                    wait(futures, timeout=PATIENCE_S)
+        futures = [pool.submit(_attempt, work, task) for task in tasks]
+        _wait_for(futures)
+    except KeyboardInterrupt as stop:
+        caught = getattr(stop, "signum", signal.SIGINT)
+        say(verb, "interrupted: closing the connections")
+        for future in futures:
+            future.cancel()
+        roads.close()
+        with contextlib.suppress(KeyboardInterrupt):
+            wait(futures, timeout=PATIENCE_S)
     finally:
         roads.close()
         pool.shutdown(wait=caught is None, cancel_futures=True)
@@ -130,22 +127,3 @@ def _row(task: Task, future: Future[RackhandError | None], *, caught: int | None
         return Row(task.host.where, outcomes, facts, future.result())
     finished = future.done() and not future.cancelled() and future.exception() is None and future.result() is None
     return Row(task.host.where, outcomes, facts, interrupted=not finished)
-
-
-class _Terminated(BaseException):
-    pass
-
-
-@contextlib.contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        raise _Terminated
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,125 @@
+"""Files into a container in one stream, through `receive`; by `pct push` for hosts that ask for it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rackhand import agent
+from rackhand.contract import from_json, to_json
+from rackhand.contract.files import FASTER, MODULES, Incoming, ReceiveReply, ReceiveRequest, Wheels
+from rackhand.errors import PreconditionError, RemoteError, TransportError
+from rackhand.inventory import Host, ProxmoxLxc
+from rackhand.plan.deploy import LocalUpload, SendFiles
+from rackhand.transport import Stage, Transport
+from rackhand.transport.via import Via
+from rackhand.wheels import fetch_wheels
+
+CHUNK = 1 << 20
+PUSH_LIMIT_S = 3600.0
+Progress = Callable[[str], None]
+
+
+def send(transport: Transport, host: Host, action: SendFiles, say: Progress) -> ReceiveReply:
+    """All of `action`, or nothing. Raises what agent.call raises, and PreconditionError for a local file that is gone."""
+    sources: list[tuple[Incoming, bytes | Path]] = []
+    for file in action.files:
+        sources.append((Incoming(file.path, len(file.content), file.sha256, file.mode), file.content))
+    for upload in action.uploads:
+        say(f"reading {upload.src}")
+        sources.append((incoming_upload(upload), upload.src))
+    files = tuple(head for head, _ in sources)
+    wheels = None
+    if action.venv is not None:
+        say("fetching the wheels of the Python environment")
+        paths = fetch_wheels(action.venv, host.where)
+        heads = tuple(Incoming(path.name, path.stat().st_size, digest(path), 0o644) for path in paths)
+        wheels = Wheels(action.venv.digest, "python3", heads, (*MODULES, *FASTER))
+        sources += zip(heads, paths, strict=True)
+    manifest = None
+    if action.manifest is not None:
+        content = action.manifest.content
+        manifest = Incoming(action.manifest.path, len(content), action.manifest.sha256, action.manifest.mode)
+        sources.append((manifest, content))
+    request = ReceiveRequest(host.home, host.workspace, files, manifest, action.remove, wheels)
+    size = sum(head.size for head, _ in sources)
+    say(f"{action}: {size / 1e6:.1f} MB")
+    if host.put == "push" and isinstance(transport, Via) and isinstance(host.road, ProxmoxLxc):
+        return _push(transport, host.road.vmid, host, request, _body(sources), say)
+    return _receive(transport, host, request, _body(sources), say)
+
+
+def digest(path: Path) -> str:
+    with _local(path), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def incoming_upload(upload: LocalUpload) -> Incoming:
+    sha256 = upload.sha256 or digest(upload.src)
+    return Incoming(upload.dest, upload.size, sha256, 0o644, upload.mtime_ns)
+
+
+def _body(sources: Iterable[tuple[Incoming, bytes | Path]]) -> Iterator[bytes]:
+    """The bytes in order; never more of a file than was announced, and an error when there is less."""
+    for head, source in sources:
+        if isinstance(source, bytes):
+            yield source
+            continue
+        left = head.size
+        with _local(source), source.open("rb") as file:
+            while left and (chunk := file.read(min(left, CHUNK))):
+                left -= len(chunk)
+                yield chunk
+        if left:
+            raise PreconditionError("the file became shorter while it was read", where=str(source), hint="deploy again")
+
+
+@contextlib.contextmanager
+def _local(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise PreconditionError(f"can't read it: {error.strerror}", where=str(path)) from error
+
+
+def _receive(
+    transport: Transport, host: Host, request: ReceiveRequest, body: Iterable[bytes], say: Progress
+) -> ReceiveReply:
+    reply = None
+    options: dict[str, Any] = {"python": host.python, "body": body, "deadline_s": None}
+    for event in agent.call(transport, "receive", to_json(request), **options):
+        if event.get("event") == "progress":
+            say(f"{event.get('size', 0) / 1e6:.0f} MB arrived")
+        elif event.get("event") == "received":
+            reply = from_json(ReceiveReply, event)
+    if reply is None:
+        raise TransportError("receive gave no answer", where=transport.where)
+    return reply
+
+
+def _push(
+    road: Via, vmid: int, host: Host, request: ReceiveRequest, body: Iterable[bytes], say: Progress
+) -> ReceiveReply:
+    """A private file on the Proxmox host, `pct push`, then `receive` from the file that it made inside.
+
+    push exits 0 when it fails: only the checks inside say whether it came through.
+    """
+    outer = road.inner
+    if not isinstance(outer, Stage):
+        raise PreconditionError("put: push needs an SSH connection", where=road.where, hint="use put: stream")
+    inside = f"{request.workspace.rstrip('/')}/.rackhand-push-{secrets.token_hex(8)}"
+    with outer.stage(body) as staged:
+        argv = ("pct", "push", str(vmid), staged, inside, "--perms", "0600")
+        said = outer.exec(argv, deadline_s=PUSH_LIMIT_S).stderr.decode(errors="replace").strip()
+        try:
+            return _receive(road, host, replace(request, staged=inside), (), say)
+        except RemoteError as error:
+            if not said:
+                raise
+            what = f"pct push failed: {said}"
+            raise RemoteError(what, where=road.where, hint=error.what, kind=error.kind) from error

@@ -1,0 +1,35 @@
+"""Start a stopped container: by the API where the inventory has one, else by pct."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from rackhand.errors import PreconditionError, RemoteError
+from rackhand.inventory import Host, ProxmoxLxc
+from rackhand.transport import Transport
+from rackhand.transport.via import Via, explain_pct
+
+LIMIT_S = 120.0
+
+
+def start_container(transport: Transport, host: Host, say: Callable[[str], None]) -> None:
+    """Returns when it runs, also when it did already."""
+    road = host.road
+    if not isinstance(road, ProxmoxLxc) or not isinstance(transport, Via):
+        raise PreconditionError("only a container can be started", where=host.where)
+    if road.api is not None:
+        from rackhand.proxmox import Node
+        from rackhand.secrets import resolve
+
+        say(f"starting container {road.vmid} through the API")
+        token = resolve(road.api.token, os.environ)
+        Node(road, token, where=host.name, limit_s=LIMIT_S).start(road.vmid)
+        return
+    say(f"pct start {road.vmid}")
+    done = transport.inner.exec(("pct", "start", str(road.vmid)), deadline_s=LIMIT_S)
+    said = done.stderr.decode(errors="replace").strip()
+    if done.status and "already running" not in said:
+        raise explain_pct(done, host.where) or RemoteError(
+            f"pct start failed: {said or f'status {done.status}'}", where=host.where, hint="see its log there"
+        )
