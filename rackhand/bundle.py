@@ -14,8 +14,9 @@ from rackhand.contract import to_json
 from rackhand.contract.files import MANIFEST, Manifest, ManifestEntry
 from rackhand.errors import PreconditionError
 from rackhand.facts import GpuFacts
-from rackhand.inventory import FileSpec, Host, Job
-from rackhand.scripts import generate_scripts, serve_scripts
+from rackhand.inventory import FileSpec, Host
+from rackhand.scripts import serve_scripts
+from rackhand.serving import interpreter
 from rackhand.template import render_file, render_script
 
 
@@ -32,24 +33,17 @@ class ManagedFile:
         return hashlib.sha256(self.content).hexdigest()
 
 
-def interpreter(host: Host) -> str:
-    """The Python of the generator: the inventory's, or that of the environment which deploy makes."""
-    return host.python or f"{host.home}/venv/bin/python"
-
-
 def own_paths(host: Host) -> tuple[str, ...]:
     """Paths to look at before the GPUs are known; the others stand in the manifest once they were written."""
     return (f"{host.home}/remote.pyz", f"{host.home}/env.sh", *(file.dest for file in host.files))
 
 
-def render_bundle(
-    host: Host, gpus: Sequence[GpuFacts], jobs: Sequence[Job], sources: Mapping[Path, bytes]
-) -> tuple[ManagedFile, ...]:
+def render_bundle(host: Host, gpus: Sequence[GpuFacts], sources: Mapping[Path, bytes]) -> tuple[ManagedFile, ...]:
     """Every managed file but the manifest, by path. `sources` are the bytes of the user's files.
 
     PreconditionError when a user's template is wrong, a GPU is missing, or two files want the same place.
     """
-    scripts = {**serve_scripts(host, gpus), **generate_scripts(host, [job for job in jobs if job.host == host.name])}
+    scripts = serve_scripts(host, gpus)
     files = [
         ManagedFile(f"{host.home}/remote.pyz", 0o644, payload.build().data),
         ManagedFile(f"{host.home}/env.sh", 0o644, render_env(host).encode()),

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from rackhand import agent
+from rackhand.bundle import ManagedFile
 from rackhand.contract import from_json, to_json
 from rackhand.contract.files import FASTER, MODULES, Incoming, ReceiveReply, ReceiveRequest, Wheels
 from rackhand.errors import PreconditionError, RemoteError, TransportError
 from rackhand.inventory import Host, ProxmoxLxc
+from rackhand.pins import Pins
 from rackhand.plan.deploy import LocalUpload, SendFiles
 from rackhand.transport import Stage, Transport
 from rackhand.transport.via import Via
@@ -25,33 +27,43 @@ PUSH_LIMIT_S = 3600.0
 Progress = Callable[[str], None]
 
 
+Source = tuple[Incoming, bytes | Path]
+"""A file of the stream, and its bytes or where they are."""
+
+
 def send(transport: Transport, host: Host, action: SendFiles, say: Progress) -> ReceiveReply:
-    """All of `action`, or nothing. Raises what agent.call raises, and PreconditionError for a local file that is gone."""
-    sources: list[tuple[Incoming, bytes | Path]] = []
-    for file in action.files:
-        sources.append((Incoming(file.path, len(file.content), file.sha256, file.mode), file.content))
+    """All of `action`, or nothing. Raises what agent.call raises; PreconditionError for a local file that is gone."""
+    files = [_source(file) for file in action.files]
     for upload in action.uploads:
         say(f"reading {upload.src}")
-        sources.append((incoming_upload(upload), upload.src))
-    files = tuple(head for head, _ in sources)
-    wheels = None
-    if action.venv is not None:
-        say("fetching the wheels of the Python environment")
-        paths = fetch_wheels(action.venv, host.where)
-        heads = tuple(Incoming(path.name, path.stat().st_size, digest(path), 0o644) for path in paths)
-        wheels = Wheels(action.venv.digest, "python3", heads, (*MODULES, *FASTER))
-        sources += zip(heads, paths, strict=True)
-    manifest = None
-    if action.manifest is not None:
-        content = action.manifest.content
-        manifest = Incoming(action.manifest.path, len(content), action.manifest.sha256, action.manifest.mode)
-        sources.append((manifest, content))
-    request = ReceiveRequest(host.home, host.workspace, files, manifest, action.remove, wheels)
-    size = sum(head.size for head, _ in sources)
-    say(f"{action}: {size / 1e6:.1f} MB")
+        files.append((incoming_upload(upload), upload.src))
+    wheels = _wheels(action.venv, host, say) if action.venv else []
+    manifest = [_source(action.manifest)] if action.manifest else []
+    request = ReceiveRequest(
+        home=host.home,
+        workspace=host.workspace,
+        files=tuple(head for head, _ in files),
+        manifest=manifest[0][0] if manifest else None,
+        remove=action.remove,
+        wheels=Wheels(action.venv.digest, "python3", tuple(head for head, _ in wheels), (*MODULES, *FASTER))
+        if action.venv
+        else None,
+    )
+    sources = [*files, *wheels, *manifest]
+    say(f"{action}: {sum(head.size for head, _ in sources) / 1e6:.1f} MB")
     if host.put == "push" and isinstance(transport, Via) and isinstance(host.road, ProxmoxLxc):
-        return _push(transport, host.road.vmid, host, request, _body(sources), say)
+        return _push(transport, host, request, _body(sources), say)
     return _receive(transport, host, request, _body(sources), say)
+
+
+def _source(file: ManagedFile) -> Source:
+    return Incoming(file.path, len(file.content), file.sha256, file.mode), file.content
+
+
+def _wheels(pins: Pins, host: Host, say: Progress) -> list[Source]:
+    say("fetching the wheels of the Python environment")
+    paths = fetch_wheels(pins, host.where)
+    return [(Incoming(path.name, path.stat().st_size, digest(path), 0o644), path) for path in paths]
 
 
 def digest(path: Path) -> str:
@@ -64,7 +76,7 @@ def incoming_upload(upload: LocalUpload) -> Incoming:
     return Incoming(upload.dest, upload.size, sha256, 0o644, upload.mtime_ns)
 
 
-def _body(sources: Iterable[tuple[Incoming, bytes | Path]]) -> Iterator[bytes]:
+def _body(sources: Iterable[Source]) -> Iterator[bytes]:
     """The bytes in order; never more of a file than was announced, and an error when there is less."""
     for head, source in sources:
         if isinstance(source, bytes):
@@ -102,9 +114,7 @@ def _receive(
     return reply
 
 
-def _push(
-    road: Via, vmid: int, host: Host, request: ReceiveRequest, body: Iterable[bytes], say: Progress
-) -> ReceiveReply:
+def _push(road: Via, host: Host, request: ReceiveRequest, body: Iterable[bytes], say: Progress) -> ReceiveReply:
     """A private file on the Proxmox host, `pct push`, then `receive` from the file that it made inside.
 
     push exits 0 when it fails: only the checks inside say whether it came through.
@@ -114,6 +124,7 @@ def _push(
         raise PreconditionError("put: push needs an SSH connection", where=road.where, hint="use put: stream")
     inside = f"{request.workspace.rstrip('/')}/.rackhand-push-{secrets.token_hex(8)}"
     with outer.stage(body) as staged:
+        vmid = host.road.vmid if isinstance(host.road, ProxmoxLxc) else 0
         argv = ("pct", "push", str(vmid), staged, inside, "--perms", "0600")
         said = outer.exec(argv, deadline_s=PUSH_LIMIT_S).stderr.decode(errors="replace").strip()
         try:

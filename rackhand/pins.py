@@ -60,7 +60,9 @@ def _target(platform: Platform, where: str) -> Target:
     libc = re.fullmatch(r"glibc 2\.(\d+).*", platform.libc)
     major, minor = (int(part) for part in platform.python.split(".")[:2])
     if platform.implementation != "cpython" or libc is None or platform.machine not in _MACHINES:
-        what = f"no wheels for {platform.implementation} on {platform.machine} with {platform.libc or 'an unknown libc'}"
+        what = (
+            f"no wheels for {platform.implementation} on {platform.machine} with {platform.libc or 'an unknown libc'}"
+        )
         hint = f"set hosts.{where.partition('/')[0]}.python to an interpreter that has aiohttp"
         raise PreconditionError(what, where=where, hint=hint)
     return Target(major, minor, platform.machine, int(libc.group(1)))

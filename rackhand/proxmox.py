@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 
 import proxmoxer
 import requests
-from proxmoxer.backends import https
 from requests.adapters import HTTPAdapter
 
 from rackhand.errors import AuthError, DeadlineError, PreconditionError, RackhandError, RemoteError, UnreachableError
 from rackhand.inventory import Api, ProxmoxLxc
 from rackhand.secrets import Secret
+from rackhand.transport.ssh_config import resolve
 
 TIMEOUT_S = 30
 ATTEMPTS = 3
@@ -48,7 +48,7 @@ class Node:
             return
         with self._explained(f"start of {vmid}", vmid):
             upid = place.start.post()
-        self._await(node, _text(upid, self._where), vmid)
+        self._await(node, str(_data(upid, self._url, self._where)), vmid)
 
     def _node_of(self, vmid: int) -> str:
         guests = self._get("cluster/resources", lambda: self._client.cluster.resources.get(type="vm"), vmid)
@@ -127,8 +127,55 @@ def _client(api: Api, url: str, token: Secret, where: str) -> Any:
         "timeout": TIMEOUT_S,
         "verify_ssl": str(api.ca) if api.ca else True,
     }
-    with _no_proxy_warnings():
-        client = proxmoxer.ProxmoxAPI(parts.hostname, **options)
+    client = proxmoxer.ProxmoxAPI(parts.hostname, **options)
     if api.fingerprint:
         client._store["session"].mount("https://", _Pinned(api.fingerprint))  # noqa: SLF001
     return client
+
+
+def _url(road: ProxmoxLxc, where: str) -> str:
+    if road.api is not None and road.api.url:
+        return road.api.url.rstrip("/")
+    host = resolve(road.ssh, where).host
+    return f"https://{f'[{host}]' if ':' in host else host}:8006"
+
+
+def _data(answer: Any, url: str, where: str) -> Any:
+    """proxmoxer hands an answer that isn't JSON back as data: a proxy's login page comes with status 200."""
+    if isinstance(answer, dict) and isinstance(answer.get("errors"), bytes):
+        page = "an HTML page" if b"<html" in answer["errors"][:2000].lower() else "something that isn't JSON"
+        hint = "is a proxy's login page in between?"
+        raise RemoteError(f"{url} answered with {page}", where=where, hint=hint, detail=repr(answer["errors"][:300]))
+    return answer
+
+
+def _why(error: proxmoxer.ResourceException, what: str, vmid: int | None, api: Api, where: str) -> RackhandError:
+    said = f"{error.status_code} {error.status_message}: {str(error.content).strip()}"
+    if error.status_code == 401:
+        hint = "is the token still there, and its secret the right one?"
+        return AuthError(f"the API refused {api.token_id}", where=where, hint=hint, detail=said)
+    if error.status_code == 403:
+        path = "/vms" if vmid is None else f"/vms/{vmid}"
+        hint = f"give it VM.Audit and VM.PowerMgmt on {path} (a privilege-separated token needs an ACL of its own)"
+        return PreconditionError(f"{api.token_id} may not ask for {what}", where=where, hint=hint, detail=said)
+    if error.status_code >= 500 and vmid is not None and "does not exist" in said:
+        return PreconditionError(f"no container {vmid}", where=where, hint="mend vmid in the inventory", detail=said)
+    if error.status_code in (502, 503, 504, 595, 596, 599):
+        return UnreachableError(f"the node doesn't answer: {said}", where=where, hint="is it up and in the cluster?")
+    return RemoteError(f"{what}: {said}", where=where, detail=str(error.errors or ""))
+
+
+def _why_tls(error: Exception, api: Api, url: str, where: str) -> PreconditionError:
+    text = str(error)
+    at = f"{url}'s certificate"
+    pin = "pin it: api.fingerprint, from `pvenode cert info` on the host"
+    if "Fingerprints did not match" in text:
+        what = f"{at} has another fingerprint than {api.fingerprint}"
+        hint = "compare with `pvenode cert info` on the host; was the certificate renewed, or is somebody in between?"
+    elif "key usage" in text:
+        what, hint = f"{at}: this Python's strict X.509 checks refuse PVE's own CA", pin
+    else:
+        reason = re.search(r"certificate verify failed: ([^(\"']+)", text)
+        what = f"{at} can't be verified{': ' + reason.group(1).strip() if reason else ''}"
+        hint = f"set api.ca to /etc/pve/pve-root-ca.pem of the host, or {pin}"
+    return PreconditionError(what, where=where, hint=hint, detail=text)

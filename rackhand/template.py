@@ -30,7 +30,7 @@ class Quoted(str):
 
 
 def quote(value: object) -> Quoted:
-    """One shell word. Line breaks and NUL are refused: a script of one command a line can't hold them safely."""
+    """One shell word; ValueError for what no word can hold."""
     if isinstance(value, Quoted):
         return value
     text = str(value)
@@ -39,8 +39,14 @@ def quote(value: object) -> Quoted:
     return Quoted(shlex.quote(text))
 
 
-def words(values: Iterable[object]) -> Quoted:
-    return Quoted(" ".join(quote(value) for value in values))
+def words(values: Iterable[object], between: str = " ") -> Quoted:
+    """`between` is blanks, or a continued line's end."""
+    return Quoted(between.join(quote(value) for value in values))
+
+
+def comment(value: object) -> Quoted:
+    """Text for behind a `#`: control characters, which could end the comment, become `?`."""
+    return Quoted("".join(letter if letter.isprintable() else "?" for letter in str(value)))
 
 
 def name(value: object) -> Quoted:
@@ -55,7 +61,7 @@ def number(value: object) -> Quoted:
 
 
 def render_script(template: str, values: Mapping[str, Any]) -> str:
-    """A script of templates/, e.g. `env.sh.j2`. ValueError when a value can't be quoted, jinja2's when one is missing."""
+    """A script of templates/, e.g. `env.sh.j2`. Errors are jinja2's, or ValueError for a bad value."""
     return _shell().get_template(template).render(**values)
 
 
@@ -64,7 +70,9 @@ def render_file(text: str, values: Mapping[str, Any], where: str) -> str:
     try:
         return _plain().from_string(text).render(**values)
     except jinja2.TemplateSyntaxError as error:
-        raise PreconditionError(f"{error.message}", where=f"{where}:{error.lineno}", hint="mend the template") from error
+        raise PreconditionError(
+            f"{error.message}", where=f"{where}:{error.lineno}", hint="mend the template"
+        ) from error
     except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError) as error:
         hint = f"a template may use: {', '.join(sorted(values))}"
         raise PreconditionError(f"the template can't be rendered: {error}", where=where, hint=hint) from error
@@ -74,7 +82,7 @@ def render_file(text: str, values: Mapping[str, Any], where: str) -> str:
 def _shell() -> jinja2.Environment:
     environment = _environment(jinja2.FileSystemLoader(TEMPLATES))
     environment.finalize = lambda value: value if isinstance(value, Quoted) else quote(value)
-    environment.filters.update(words=words, name=name, number=number)
+    environment.filters.update(quote=quote, words=words, name=name, number=number, comment=comment)
     return environment
 
 

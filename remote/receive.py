@@ -12,8 +12,9 @@ import secrets
 import signal
 import time
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from rackhand.contract import from_json, to_json
 from rackhand.contract.files import MANIFEST, Incoming, ReceiveReply, ReceiveRequest
@@ -34,7 +35,7 @@ _KINDS = {
 }
 
 
-def call(request: Any, emit: Emit, body: BinaryIO) -> None:
+def call(request: Any, emit: Emit, body: BufferedReader) -> None:
     order = from_json(ReceiveRequest, request)
     with _staged(order, body) as source, _explained(), _lock(order):
         reply = _Transaction(order, source, emit).run()
@@ -42,7 +43,7 @@ def call(request: Any, emit: Emit, body: BinaryIO) -> None:
 
 
 class _Transaction:
-    def __init__(self, order: ReceiveRequest, source: BinaryIO, emit: Emit) -> None:
+    def __init__(self, order: ReceiveRequest, source: BufferedReader, emit: Emit) -> None:
         self._order, self._source, self._emit = order, source, emit
         self._mark = SUFFIX + secrets.token_hex(4)
         self._ready: list[tuple[Path, Path]] = []
@@ -104,7 +105,7 @@ class _Transaction:
 
     def _read(self, size: int, file: Incoming) -> bytes:
         signal.alarm(SILENCE_S)
-        chunk = os.read(self._source.fileno(), size)
+        chunk = self._source.read1(size)
         signal.alarm(0)
         if not chunk:
             raise VerbError("interrupted", f"the stream ended within {file.path}", "nothing was changed: deploy again")
@@ -163,13 +164,13 @@ def _sync(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _staged(order: ReceiveRequest, body: BinaryIO) -> Iterator[BinaryIO]:
+def _staged(order: ReceiveRequest, body: BufferedReader) -> Iterator[BufferedReader]:
     if order.staged is None:
         yield body
         return
     staged = Path(order.staged)
     try:
-        with staged.open("rb", buffering=0) as file:
+        with staged.open("rb") as file:
             yield file
     except FileNotFoundError as error:
         if error.filename != str(staged):

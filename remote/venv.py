@@ -48,7 +48,11 @@ class Fresh:
                 raise VerbError("failed", f"the new environment can't import {module}: {last[0]}")
 
     def switch(self) -> None:
-        final, link, beside = self._home / f"{PREFIX}{self._wheels.digest}", self._home / LINK, self._home / ".venv-link"
+        final, link, beside = (
+            self._home / f"{PREFIX}{self._wheels.digest}",
+            self._home / LINK,
+            self._home / ".venv-link",
+        )
         old = self._home / link.readlink() if link.is_symlink() else None
         if final.exists():
             shutil.rmtree(final)

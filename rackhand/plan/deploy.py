@@ -62,6 +62,7 @@ def plan_deploy(
     """Empty when everything stands as it should. PreconditionError when the container can't take or use the files."""
     check_workspace(host, facts)
     _check_source(host, facts, files)
+    _check_gpus(host, facts)
     venv = _plan_venv(host, facts)
     manifest = manifest_of(files, None if host.python else pins_for(facts.platform, host.where).digest)
     changed = tuple(file for file in files if not _same(file, facts.files.get(file.path)))
@@ -150,6 +151,12 @@ def _check_source(host: Host, facts: Facts, files: Sequence[ManagedFile]) -> Non
     if facts.environment.problem and host.env.source not in {file.path for file in files}:
         hint = f"mend hosts.{host.name}.env.source"
         raise PreconditionError(facts.environment.problem, where=host.where, hint=hint)
+
+
+def _check_gpus(host: Host, facts: Facts) -> None:
+    if host.servers and not facts.gpus:
+        hint = "are the GPU's devices handed to the container, and does its driver library fit the host's?"
+        raise PreconditionError(facts.gpus_problem, where=host.where, hint=hint)
 
 
 def _count(number: int, noun: str) -> str:

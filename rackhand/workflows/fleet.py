@@ -81,8 +81,8 @@ def chosen(fleet: Fleet, names: Sequence[str] = ()) -> tuple[Host, ...]:
 def run(verb: str, hosts: Sequence[Host], work: Work, *, say: Say, roads: Roads | None = None) -> Report:
     """`work` on every host at once; one host's failure leaves the others going.
 
-    Ctrl-C, or a SIGTERM raised as a KeyboardInterrupt with `signum`, closes the roads: commands in flight end or lose their caller, and each row tells how far it
-    came. A second one ends the wait for that.
+    Ctrl-C, or a SIGTERM raised as a KeyboardInterrupt with `signum`, closes the roads: commands in
+    flight end or lose their caller, and each row tells how far it came. A second one ends the wait for that.
     """
     roads = roads or Roads()
     tasks = [Task(host, roads.open(host), say) for host in hosts]

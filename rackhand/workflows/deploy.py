@@ -1,0 +1,158 @@
+"""deploy: files and a Python environment into each container; a second run has nothing to do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rackhand.apply import Place, apply
+from rackhand.bundle import own_paths, render_bundle
+from rackhand.contract.files import Upload
+from rackhand.deliver import digest
+from rackhand.errors import NotRunningError, PreconditionError, RemoteError
+from rackhand.facts import Facts
+from rackhand.inventory import Fleet, Host, Job, ProxmoxLxc, SecretRef
+from rackhand.observe import observe
+from rackhand.plan.deploy import LocalUpload, SendFiles, StartContainer, diff_of, needs_upload, plan_deploy
+from rackhand.report import Report
+from rackhand.secrets import Secret, mask, resolve
+from rackhand.transport import Transport
+from rackhand.workflows import fleet as hosts_at_work
+from rackhand.workflows.fleet import Roads, Say, Task
+
+Confirm = Callable[[str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the operator asked for. `confirm` asks a question on the terminal; None when there is none to ask."""
+
+    dry_run: bool = False
+    yes: bool = False
+    confirm: Confirm | None = None
+
+
+def deploy(
+    fleet: Fleet, hosts: Sequence[Host], *, say: Say, choice: Choice | None = None, roads: Roads | None = None
+) -> Report:
+    """Observe, plan, apply, observe again on every host; with `dry_run` the plan with its diffs only."""
+    choice = choice or Choice()
+    jobs = fleet.jobs
+
+    def work(task: Task) -> None:
+        _deploy_host(task, [job for job in jobs if job.host == task.host.name], choice)
+
+    return hosts_at_work.run("deploy", hosts, work, say=say, roads=roads)
+
+
+def bring_upload(transport: Transport, host: Host, job: Job, say: Callable[[str], None]) -> bool:
+    """The job's prompts, when the inventory has `upload` and the container lacks them; says whether any were sent."""
+    uploads = local_uploads([job])
+    if not uploads:
+        return False
+    facts = observe(transport, host, uploads=_asked(uploads))
+    waiting = [upload for upload in _hashed(uploads, facts) if needs_upload(upload, facts.files.get(upload.dest))]
+    if waiting:
+        apply(SendFiles(uploads=tuple(waiting)), Place(host, transport, say))
+    return bool(waiting)
+
+
+def local_uploads(jobs: Sequence[Job]) -> tuple[LocalUpload, ...]:
+    """Raises PreconditionError for a file that isn't there."""
+    uploads = {}
+    for job in jobs:
+        if job.upload is None:
+            continue
+        try:
+            about = job.upload.stat()
+        except OSError as error:
+            what = f"can't read {job.upload}: {error.strerror}"
+            raise PreconditionError(what, where=f"jobs.{job.name}", hint="mend upload in the inventory") from error
+        uploads[job.prompts] = LocalUpload(job.upload, job.prompts, about.st_size, about.st_mtime_ns)
+    return tuple(uploads.values())
+
+
+def _deploy_host(task: Task, jobs: Sequence[Job], choice: Choice) -> None:
+    host = task.host
+    sources = _read_sources(host)
+    uploads = local_uploads(jobs)
+
+    def look(*, texts: bool) -> Facts:
+        return observe(task.transport, host, files=own_paths(host), texts=texts, uploads=_asked(uploads))
+
+    facts = _look_or_start(task, choice, lambda: look(texts=choice.dry_run))
+    files = render_bundle(host, facts.gpus, sources)
+    actions = plan_deploy(host, facts, files, _hashed(uploads, facts))
+    if choice.dry_run:
+        secrets = _known_secrets(host)
+        for action in actions:
+            task.add(str(action), "planned", mask(diff_of(action, facts), secrets))
+    else:
+        for action in actions:
+            task.outcomes.append(apply(action, Place(host, task.transport, task.say)))
+        if actions:
+            facts = look(texts=False)
+            _check_done(host, facts, plan_deploy(host, facts, files, _hashed(uploads, facts)))
+    if not actions:
+        task.add("nothing to do", "unchanged")
+    task.facts.update(_found(facts))
+
+
+def _look_or_start(task: Task, choice: Choice, look: Callable[[], Facts]) -> Facts:
+    try:
+        return look()
+    except NotRunningError as stopped:
+        road = task.host.road
+        if choice.dry_run or not isinstance(road, ProxmoxLxc):
+            raise
+        if not choice.yes and not (choice.confirm and choice.confirm(f"{task.host.where} is stopped. Start it?")):
+            hint = f"run again with --yes to start it, or: pct start {road.vmid}"
+            raise PreconditionError(stopped.what, where=stopped.where, hint=hint) from stopped
+        task.outcomes.append(apply(StartContainer(road.vmid), Place(task.host, task.transport, task.say)))
+        return look()
+
+
+def _check_done(host: Host, facts: Facts, left: Sequence[SendFiles]) -> None:
+    if left:
+        hint = "does something else write there? deploy again"
+        raise RemoteError(f"still to do after it was done: {left[0]}", where=host.where, hint=hint)
+    if facts.environment.problem:
+        hint = f"mend hosts.{host.name}.env.source"
+        raise PreconditionError(facts.environment.problem, where=host.where, hint=hint)
+
+
+def _read_sources(host: Host) -> Mapping[Path, bytes]:
+    try:
+        return {file.src: file.src.read_bytes() for file in host.files}
+    except OSError as error:
+        what = f"can't read {error.filename}: {error.strerror}"
+        raise PreconditionError(what, where=host.where, hint=f"mend hosts.{host.name}.files") from error
+
+
+def _asked(uploads: Sequence[LocalUpload]) -> dict[str, Upload]:
+    return {upload.dest: Upload(upload.size, upload.mtime_ns) for upload in uploads}
+
+
+def _hashed(uploads: Sequence[LocalUpload], facts: Facts) -> tuple[LocalUpload, ...]:
+    """With their sha256 where the container answered with one: only there it decides."""
+    there = facts.files
+    return tuple(
+        replace(upload, sha256=digest(upload.src)) if upload.dest in there and there[upload.dest].sha256 else upload
+        for upload in uploads
+    )
+
+
+def _known_secrets(host: Host) -> list[Secret]:
+    refs = [value for value in host.env.variables.values() if isinstance(value, SecretRef)]
+    refs += [spec.api_key for spec in host.servers if spec.api_key is not None]
+    return [resolve(ref, os.environ) for ref in refs]
+
+
+def _found(facts: Facts) -> dict[str, str]:
+    found = {"CUDA_HOME": facts.environment.cuda_home or "not set"}
+    found["library paths"] = str(facts.environment.library_paths)
+    found["GPUs"] = f"{len(facts.gpus)} x {facts.gpus[0].name}" if facts.gpus else facts.gpus_problem
+    found["python"] = facts.interpreter.python
+    return found
