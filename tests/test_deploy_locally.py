@@ -253,7 +253,7 @@ def test_the_environment_is_made_once_from_pinned_wheels_without_a_network(host:
     )
     assert done.stdout.startswith(host.home.encode())
     manifest = json.loads((tmp_path / "ws/rackhand/manifest.json").read_text())
-    assert os.readlink(f"{host.home}/venv") == f".venv-{manifest['venv']}"
+    assert str(Path(host.home, "venv").readlink()) == f".venv-{manifest['venv']}"
     assert what(run(bare)) == ["nothing to do"]
     (Path(host.home, "venv") / "lib").rename(tmp_path / "gone")
     assert "Python environment" in what(run(bare))[0]
