@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import json
 import os
 import pickle
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -92,12 +94,26 @@ def test_a_secret_that_cannot_be_had_says_why_and_shows_nothing_of_it(ref: Secre
 
 
 def test_a_command_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
-    mark = tmp_path / "pid"
-    script = f"sleep 100 & echo $! > {mark}; wait"
-    with pytest.raises(PreconditionError, match="gave nothing in 1 s"):
-        resolve(SecretRef(command=("sh", "-c", script)), dict(os.environ), deadline_s=1.0)
-    stat = Path(f"/proc/{mark.read_text().strip()}/stat")
-    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    pipe = tmp_path / "held"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        command = ("sh", "-c", f"exec 9>{pipe}; sleep 100 & wait")
+        with pytest.raises(PreconditionError, match="gave nothing in 1 s"):
+            resolve(SecretRef(command=command), dict(os.environ), deadline_s=1.0)
+        assert ends_within(reader, seconds=10)
+    finally:
+        os.close(reader)
+
+
+def ends_within(reader: int, *, seconds: float) -> bool:
+    """Whether the last writer of the pipe has gone."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with contextlib.suppress(BlockingIOError):
+            return os.read(reader, 1) == b""
+        time.sleep(0.02)
+    return False
 
 
 def test_known_secrets_are_blanked_in_every_spelling_of_a_text() -> None:
