@@ -63,12 +63,22 @@ class Secret:
         raise TypeError("a Secret can't be pickled")
 
 
-def resolve(ref: SecretRef, environ: Mapping[str, str], *, deadline_s: float = COMMAND_DEADLINE_S) -> Secret:
+def resolve(
+    ref: SecretRef, environ: Mapping[str, str], *, where: str = "", deadline_s: float = COMMAND_DEADLINE_S
+) -> Secret:
     """Read the environment variable, or run the command (no shell, no stdin) in the inventory's directory.
 
-    The secret is the output without its newline at the end: one line of UTF-8. PreconditionError otherwise; it never
-    holds what the command printed.
+    The secret is the output without its newline at the end: one line of UTF-8. PreconditionError otherwise, with
+    `where` in front; it never holds what the command printed.
     """
+    try:
+        return _resolve(ref, environ, deadline_s)
+    except PreconditionError as error:
+        error.where = where
+        raise
+
+
+def _resolve(ref: SecretRef, environ: Mapping[str, str], deadline_s: float) -> Secret:
     if ref.env is not None:
         value = environ.get(ref.env, "")
         if not value:

@@ -88,7 +88,8 @@ def test_a_command_sees_the_environment_and_no_shell() -> None:
 )
 def test_a_secret_that_cannot_be_had_says_why_and_shows_nothing_of_it(ref: SecretRef, said: str) -> None:
     with pytest.raises(PreconditionError, match=said) as caught:
-        resolve(ref, {"BLANK": "", "LINES": "s3cret\nb", "PATH": os.environ["PATH"]})
+        resolve(ref, {"BLANK": "", "LINES": "s3cret\nb", "PATH": os.environ["PATH"]}, where="pve1")
+    assert str(caught.value).startswith("pve1: ")
     assert "s3cret" not in f"{caught.value} {caught.value.detail} {caught.value.__cause__}"
     assert caught.value.exit_code == 4
 

@@ -81,12 +81,20 @@ def read_api(value: Value, ctx: Context) -> Api:
     return Api(**{"token_id": "", "token": SecretRef(), **found})
 
 
+_RESERVED = {
+    "CUDA_VISIBLE_DEVICES": "set gpus: each server is bound to its GPU by UUID",
+    "SGLANG_LOGGING_CONFIG_PATH": "it would hide the log lines that rackhand reads",
+}
+
+
 def read_variables(value: Value, ctx: Context) -> Mapping[str, str | SecretRef]:
     variables: dict[str, str | SecretRef] = {}
     for name, entry in as_table(value).entries.items():
         if not VARIABLE.fullmatch(name):
             ctx.wrong(entry.value, "is no name of a variable", "use letters, digits and _", line=entry.line)
             continue
+        if name in _RESERVED or name.startswith("RACKHAND_"):
+            ctx.wrong(entry.value, "is rackhand's own", _RESERVED.get(name, "choose another name"), line=entry.line)
         try:
             variables[name] = _variable(name, entry.value, ctx)
         except WrongError as error:

@@ -38,7 +38,9 @@ def resolve(ssh: inventory.Ssh, where: str) -> Target:
     if done.returncode:
         said = done.stderr.strip().splitlines()
         what = f"ssh can't read its configuration: {said[0] if said else 'no reason given'}"
-        raise PreconditionError(what, where=where, hint=f"try: {shlex.join(argv)}", detail=done.stderr)
+        gone = ssh.config is not None and not ssh.config.exists()
+        hint = "mend ssh_config; the lab's is made by ./inv lab.up" if gone else f"try: {shlex.join(argv)}"
+        raise PreconditionError(what, where=where, hint=hint, detail=done.stderr)
     return parse_ssh_g(done.stdout, ssh)
 
 
