@@ -1,0 +1,102 @@
+"""HTTP to OpenAI-style servers: one request, one answer. aiohttp; uvloop where it is there.
+
+One session for all servers, without a limit of its own: slots are the caller's. A connection isn't kept as long as
+uvicorn's 5 s, so that no request goes into one that the server is closing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+
+from remote import fastjson
+from remote.endpoint import Load, parse_loads, parse_server_info
+from remote.reply import Reply, TroubleError, parse_reply
+
+_KEEPALIVE_S = 4.0
+_CONNECT_S = 10.0
+_ASK_S = 5.0
+_JSON = {"Content-Type": "application/json"}
+
+
+class HttpClient:
+    """Made inside a running loop, closed by `close`. The API key goes into one header and nowhere else."""
+
+    def __init__(self, *, api_key: str = "") -> None:
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
+            trust_env=False,
+            read_bufsize=1 << 20,
+            headers=headers,
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def complete(self, server: str, body: bytes, timeout_s: float) -> Reply:
+        url = f"{server}/v1/chat/completions"
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_S)
+        try:
+            async with self._session.post(
+                url, data=body, headers=_JSON, timeout=timeout, allow_redirects=False
+            ) as response:
+                data = await response.read()
+                status = response.status
+        except aiohttp.ServerTimeoutError:
+            raise TroubleError("connect", f"no connection in {_CONNECT_S:.0f} s") from None
+        except asyncio.TimeoutError:
+            raise TroubleError("timeout", f"no answer in {timeout_s:.0f} s") from None
+        except aiohttp.ClientConnectorError as error:
+            raise TroubleError("connect", str(error.os_error)) from None
+        except aiohttp.InvalidURL:
+            raise TroubleError("connect", "not a URL") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise TroubleError("cut", str(error) or type(error).__name__) from None
+        return parse_reply(status, data)
+
+    async def observe_load(self, server: str) -> Load | None:
+        try:
+            loads = parse_loads(await self._ask(f"{server}/v1/loads"))
+            if loads.capacity is None:
+                loads = parse_server_info(await self._ask(f"{server}/server_info"), loads)
+        except aiohttp.ClientConnectorError:
+            return None
+        except (aiohttp.ClientError, OSError, asyncio.TimeoutError):
+            return Load(None)
+        return loads
+
+    async def observe_health(self, server: str) -> bool:
+        """SGLang's /health generates a token, which may take its 20 s and never less than one."""
+        try:
+            async with self._session.get(f"{server}/health", timeout=aiohttp.ClientTimeout(total=25.0)) as response:
+                return response.status == 200
+        except (aiohttp.ClientError, OSError, asyncio.TimeoutError):
+            return False
+
+    async def observe_model(self, server: str) -> str | None:
+        """The name of the first model served, None when it can't be read."""
+        try:
+            data = await self._ask(f"{server}/v1/models")
+        except (aiohttp.ClientError, OSError, asyncio.TimeoutError):
+            return None
+        try:
+            name = data["data"][0]["id"]
+        except (KeyError, IndexError, TypeError):
+            return None
+        return name if isinstance(name, str) else None
+
+    async def _ask(self, url: str) -> Any:
+        """Decoded JSON, None when the answer isn't one."""
+        async with self._session.get(url, timeout=aiohttp.ClientTimeout(total=_ASK_S)) as response:
+            data = await response.read()
+            if response.status != 200:
+                return None
+        try:
+            return fastjson.loads(data)
+        except ValueError:
+            return None

@@ -1,0 +1,53 @@
+"""control.json: the wish for each server, read again when it changes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rackhand.contract import from_json
+from rackhand.contract.job import WISHES, Control, Wish, root_url
+
+
+class ControlFile:
+    """A missing file wishes all servers active. One that can't be read changes nothing, and is said once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, int, int] | None = None
+        self.problem: str | None = None
+
+    def observe(self) -> dict[str, Wish] | None:
+        """The wishes by root URL, None when nothing changed since the last call."""
+        try:
+            stat = self._path.stat()
+            seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+            if seen == self._seen:
+                return None
+            text = self._path.read_bytes()
+        except FileNotFoundError:
+            changed, self._seen = self._seen is not None, None
+            return {} if changed else None
+        except OSError as error:
+            self.problem = f"{self._path}: {error.strerror}"
+            return None
+        self._seen = seen
+        try:
+            wishes = parse_control(text)
+        except ValueError as error:
+            self.problem = f"{self._path}: {error}"
+            return None
+        self.problem = None
+        return wishes
+
+
+def parse_control(text: bytes) -> dict[str, Wish]:
+    """Raises ValueError that names what is wrong."""
+    control = from_json(Control, json.loads(text))
+    wishes: dict[str, Wish] = {}
+    for url, word in control.servers.items():
+        wish = next((known for known in WISHES if known == word), None)
+        if wish is None:
+            raise ValueError(f"{url}: {word!r} is none of {', '.join(WISHES)}")
+        wishes[root_url(url)] = wish
+    return wishes

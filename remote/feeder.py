@@ -1,0 +1,226 @@
+"""Keeps every slot of every server full until the prompts are done.
+
+A slot pulls from one queue; a server that fails is taken out by its breaker. A slot is free while a prompt waits for
+its next try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rackhand.contract.job import Status, Wish
+from remote.committer import Committer
+from remote.endpoint import Client
+from remote.feeding import Feeding, HopelessError
+from remote.judge import Judge
+from remote.log_lines import LogLines
+from remote.prompt_queue import Queue
+from remote.prompts import BadRow, Row
+from remote.reply import TroubleError
+from remote.server import Flight, Server
+from remote.tally import Tally
+
+_TICK_S = 0.05
+_POLL_S = 2.0
+_ROWS = 256
+_ROWS_BYTES = 4 << 20
+
+
+@dataclass
+class Feeder:
+    """`read(rows, bytes)` gives the next rows, blocking, called in a thread; an empty list is the end."""
+
+    servers: list[Server]
+    queue: Queue
+    client: Client
+    committer: Committer
+    judge: Judge
+    tally: Tally
+    feeding: Feeding
+    read: Callable[[int, int], list[Row]]
+    log: LogLines
+    clock: Callable[[], float] = time.monotonic
+    drained: bool = False
+    stopped: bool = False
+    _ended: bool = False
+    _reading: asyncio.Task[None] | None = None
+    _failure: BaseException | None = None
+
+    async def run(self) -> None:
+        """Until everything is answered; or until `drained` is set and nothing is in flight; or `stopped`.
+
+        What is in flight at the end is given back: the next run asks it again. HopelessError: the run can't succeed.
+        """
+        pollers = [asyncio.create_task(self._poll(server)) for server in self.servers]
+        try:
+            while not self._finished():
+                self._tick()
+                await asyncio.sleep(_TICK_S)
+                if self._failure is not None:
+                    raise self._failure
+        finally:
+            tasks = [*pollers, *(task for server in self.servers for task in server.flights)]
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait([*tasks, *([self._reading] if self._reading else [])])
+        if not self.drained and not self.stopped:
+            self.judge.release_held()
+
+    def drain(self) -> None:
+        """Nothing new is sent; what is in flight may finish."""
+        self.drained = True
+
+    def stop(self) -> None:
+        """What is in flight is given back now."""
+        self.stopped = True
+
+    def set_wish(self, server: Server, wish: Wish) -> None:
+        """Draining lets requests finish, stopped takes them back at once."""
+        if wish == server.wish:
+            return
+        server.wish = wish
+        self.log.say(f"{server.url} is {wish} now")
+        if wish == "stopped":
+            self._take_back(server)
+        if wish == "active":
+            server.restart_ramp()
+
+    def status(self) -> tuple[Status, str]:
+        """The status of a run that goes on, and why when it is paused."""
+        if self.drained:
+            return "draining", ""
+        if self.committer.trouble:
+            return "paused", f"the output can't be written: {self.committer.trouble}; it goes on when it can"
+        if not any(server.usable or server.flights or not server.polled for server in self.servers):
+            states = ", ".join(f"{server.url} {server.state}" for server in self.servers)
+            return "paused", f"no server takes prompts: {states}"
+        return "running", ""
+
+    def _finished(self) -> bool:
+        if self.stopped:
+            return True
+        if any(server.flights for server in self.servers) or not self.committer.idle:
+            return False
+        return self.drained or (self._ended and self._reading is None and not len(self.queue))
+
+    def _tick(self) -> None:
+        now = self.clock()
+        usable = [server for server in self.servers if server.usable]
+        for server in self.servers:
+            server.tick_ramp()
+            others = [other for other in usable if other is not server]
+            if server.is_hung(now, others, self.judge.completed, self.feeding.timeout_floor_s / 4):
+                self._note_hang(server, now)
+            self._pump(server)
+        if not self.committer.alive:
+            raise HopelessError("the thread that writes the output ended; its error stands above")
+
+    def _note_hang(self, server: Server, now: float) -> None:
+        server.failures += 1
+        server.last_kind = "timeout"
+        server.last_error = f"silent for {now - server.silent_since:.0f} s with {len(server.flights)} in flight"
+        server.breaker.trip(now)
+        self.log.say(f"{server.url} is left out until it answers: {server.last_error}")
+        self._take_back(server)
+
+    def _take_back(self, server: Server) -> None:
+        for task, flight in server.flights.items():
+            if not flight.answered:
+                flight.taken_back = True
+                task.cancel()
+
+    def _pump(self, server: Server) -> None:
+        """Fills the free slots of one server."""
+        if self.drained or self.stopped or self.committer.trouble or self.committer.full:
+            return
+        now = self.clock()
+        self._refill()
+        if not len(self.queue):
+            return
+        usable = [other.url for other in self.servers if other.usable]
+        while server.may_send(now):
+            item = self.queue.take(server.url, usable, now)
+            if item is None:
+                return
+            item.sent += 1
+            flight = Flight(item, server.note_sent(now, self.judge.completed), now)
+            server.flights[asyncio.create_task(self._ask(server, flight))] = flight
+
+    def _refill(self) -> None:
+        wanted = max(_ROWS, 2 * sum(server.limit for server in self.servers))
+        if self._ended or self._reading is not None or self.queue.fresh >= wanted // 2 or self.queue.retries > wanted:
+            return
+        self._reading = asyncio.create_task(self._read(wanted))
+
+    async def _read(self, rows: int) -> None:
+        try:
+            found = await asyncio.to_thread(self.read, rows, _ROWS_BYTES)
+        except (OSError, EOFError) as error:
+            self._failure = HopelessError(f"the prompts can't be read any further: {error}; put the file right")
+            return
+        finally:
+            self._reading = None
+        self._ended = not found
+        for row in found:
+            if isinstance(row, BadRow):
+                self.tally.note_bad_line(row.index)
+                self.log.say_seldom("bad line", f"line {row.index + 1} of the prompts is left out: {row.reason}")
+            else:
+                self.queue.add(row)
+        for server in self.servers:
+            self._pump(server)
+
+    async def _ask(self, server: Server, flight: Flight) -> None:
+        try:
+            body = self.feeding.body(flight.item.prompt, server.model)
+            reply = await self.client.complete(server.url, body, self._timeout_s(server))
+            flight.answered = True
+            self.judge.note_reply(server, flight, reply, self.clock())
+            if self.committer.full:
+                await self.committer.wait_for_room()
+        except TroubleError as trouble:
+            await self._note_trouble(server, flight, trouble)
+        except asyncio.CancelledError:
+            self._note_gone(server, flight)
+        except Exception as error:  # noqa: BLE001 (whatever it is ends the run: `run` raises it)
+            self._failure = error
+        finally:
+            self._land(server)
+        self._pump(server)
+
+    async def _note_trouble(self, server: Server, flight: Flight, trouble: TroubleError) -> None:
+        try:
+            await self.judge.note_trouble(server, flight, trouble, self.clock())
+        except asyncio.CancelledError:
+            self._note_gone(server, flight)
+        except HopelessError as error:
+            self._failure = error
+
+    def _note_gone(self, server: Server, flight: Flight) -> None:
+        server.breaker.note_gone(probe=flight.probe)
+        if flight.taken_back and not flight.answered:
+            self.queue.give_back(flight.item, server.url)
+
+    def _land(self, server: Server) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            server.flights.pop(task, None)
+
+    def _timeout_s(self, server: Server) -> float:
+        fleet = max((other.s_per_token for other in self.servers), default=0.0)
+        return server.timeout_s(self.feeding.max_tokens, self.feeding.timeout_floor_s, fleet)
+
+    async def _poll(self, server: Server) -> None:
+        """Reads what the server can hold and what it does, every two seconds."""
+        while True:
+            load = await self.client.observe_load(server.url)
+            if load is not None and server.model is None and self.feeding.model is None:
+                server.model = await self.client.observe_model(server.url)
+            known = server.load.capacity if server.load else None
+            server.note_load(load, self.clock())
+            if load is not None and load.capacity not in (None, known):
+                self.log.say(f"{server.url} runs {load.capacity} requests at once; {server.limit} are sent")
+            await asyncio.sleep(_POLL_S)

@@ -1,0 +1,200 @@
+"""`generate`: turns a prompts file into completions, and resumes exactly where it stopped.
+
+Exit status: 0 all done, 3 done with failed prompts, 1 stopped by an error that is named, 2 usage, 4 a precondition
+isn't met, 130 or 143 stopped by a signal with everything safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from rackhand.contract.job import DONE_FILE, JOB_FILE, Status, plan_refusals
+from remote.committer import Committer
+from remote.control_file import ControlFile
+from remote.feeder import Feeder
+from remote.feeding import Feeding, HopelessError
+from remote.generate_options import GenerateOptions, parse_options
+from remote.job_file import Lock, RefusedError, observe_job, observe_prompts_digest, start_job
+from remote.judge import Judge
+from remote.ledger import Ledger
+from remote.log_lines import LogLines
+from remote.prompt_queue import Queue
+from remote.prompts import Prompt, PromptReader, Row
+from remote.recovery import open_ledger
+from remote.run_loop import RunLoop
+from remote.server import Server
+from remote.tally import Tally
+
+API_KEY = "RACKHAND_API_KEY"
+"""The environment variable that holds the servers' API key; it stands in no argv and no log."""
+
+
+def main(argv: list[str]) -> int:
+    options = parse_options(argv)
+    log = LogLines()
+    try:
+        return _main(options, log)
+    except RefusedError as error:
+        log.say(f"refused: {error}")
+    except OSError as error:
+        log.say(f"refused: {error.filename or options.output}: {error.strerror or error}; nothing was asked")
+    except KeyboardInterrupt:
+        log.say("SIGINT: nothing was asked")
+        return 130
+    return 4
+
+
+def _main(options: GenerateOptions, log: LogLines) -> int:
+    try:
+        aiohttp = importlib.import_module("aiohttp")
+    except ImportError:
+        raise RefusedError(f"{sys.executable} can't import aiohttp; use the servers' interpreter") from None
+    log.say(f"generate: python {sys.version.split()[0]}, aiohttp {aiohttp.__version__}, pid {os.getpid()}")
+    lock, ledger, reader = _open(options, log)
+    try:
+        return _run_loop(_run(options, ledger, reader, log))
+    finally:
+        reader.close()
+        lock.release()
+
+
+def _open(options: GenerateOptions, log: LogLines) -> tuple[Lock, Ledger, PromptReader]:
+    """Everything that must stand before the first request."""
+    if not options.prompts.is_file():
+        raise RefusedError(f"{options.prompts}: no such prompts file")
+    digest = observe_prompts_digest(options.prompts)
+    options.output.mkdir(parents=True, exist_ok=True)
+    if options.new and any((options.output / name).exists() for name in (JOB_FILE, DONE_FILE)):
+        raise RefusedError(f"{options.output} holds a job already; name another output, or leave out --new")
+    lock = Lock(options.output)
+    try:
+        job = observe_job(options.output)
+        if job is None:
+            job, notes = start_job(
+                options.output, options.prompts, digest, options.sampling, shard=options.shard, model=options.model
+            )
+            for note in notes:
+                log.say(note)
+        problems = plan_refusals(job, digest, options.sampling, options.shard[1])
+        if problems:
+            raise RefusedError(f"{options.output}: {'; '.join(problems)}; name another output (--new), or undo it")
+        ledger = open_ledger(
+            options.output,
+            log.say,
+            first_shard=job.first_shard,
+            shard_bytes=options.shard_bytes,
+            retry_failed=options.retry_failed,
+            retry_rejected=options.retry_rejected,
+        )
+        reader = PromptReader(options.prompts, wanted=_wanted(ledger, options.shard))
+    except BaseException:
+        lock.release()
+        raise
+    return lock, ledger, reader
+
+
+def _wanted(ledger: Ledger, shard: tuple[int, int]) -> Callable[[int], bool]:
+    done, failed = ledger.done, ledger.failed
+    mine, shards = shard
+    if shards == 1:
+        return lambda index: index not in done and index not in failed
+    return lambda index: index % shards == mine and index not in done and index not in failed
+
+
+def _limited(reader: PromptReader, limit: int | None) -> Callable[[int, int], list[Row]]:
+    left = limit
+
+    def read(rows: int, size: int) -> list[Row]:
+        nonlocal left
+        if left is None:
+            return reader.read(rows=rows, size=size)
+        found = reader.read(rows=min(rows, left), size=size) if left else []
+        left -= sum(isinstance(row, Prompt) for row in found)
+        return found
+
+    return read
+
+
+def _run_loop(main: Coroutine[Any, Any, int]) -> int:
+    try:
+        uvloop = importlib.import_module("uvloop")
+    except ImportError:
+        return asyncio.run(main)
+    loop = uvloop.new_event_loop()
+    try:
+        return int(loop.run_until_complete(main))
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+async def _run(options: GenerateOptions, ledger: Ledger, reader: PromptReader, log: LogLines) -> int:
+    from remote.client import HttpClient
+
+    client = HttpClient(api_key=os.environ.get(API_KEY, ""))
+    tally = Tally(
+        started=time.monotonic(),
+        completed_before=len(ledger.done) - ledger.rejected_before,
+        failed_before=len(ledger.failed) + ledger.rejected_before,
+    )
+    feeding = Feeding(options.sampling, options.model, options.attempts, options.timeout_floor_s)
+    servers = [Server(url, options.concurrency) for url in options.servers]
+    queue = Queue()
+    committer = Committer(ledger, tally.note_safe)
+    judge = Judge(servers, queue, committer, client, tally, feeding, log)
+    feeder = Feeder(servers, queue, client, committer, judge, tally, feeding, _limited(reader, options.limit), log)
+    control = ControlFile(options.control) if options.control else None
+    loop = RunLoop(feeder, tally, options.output, options.prompts, options.shard, control, options.drain_timeout_s)
+    try:
+        return await _run_to_the_end(loop, ledger, log)
+    finally:
+        await client.close()
+
+
+async def _run_to_the_end(loop: RunLoop, ledger: Ledger, log: LogLines) -> int:
+    tally, feeder = loop.tally, loop.feeder
+    done = f"{tally.completed_before} already done, resuming" if tally.completed_before else "a new job"
+    log.say(f"{done}; {len(feeder.servers)} servers")
+    if tally.failed_before:
+        log.say(f"{tally.failed_before} failed for good before; --retry-failed and --retry-rejected ask them again")
+    problem = ""
+    try:
+        await loop.run()
+    except HopelessError as error:
+        problem = str(error)
+    if not await feeder.committer.stop(loop.drain_timeout_s):
+        problem = problem or "the last completions couldn't be written; they are asked again"
+    elif not problem and loop.signalled is None and tally.left == 0:
+        ledger.close_shard()
+    ledger.close()
+    status, code = _verdict(loop, problem)
+    await loop.put_progress(status, problem)
+    _say_end(tally, status, problem, log)
+    return code
+
+
+def _verdict(loop: RunLoop, problem: str) -> tuple[Status, int]:
+    if loop.signalled is not None:
+        return "stopped", 130 if loop.signalled == signal.SIGINT else 143
+    if problem:
+        return "failed", 1
+    return "done", 3 if loop.tally.failed or loop.tally.failed_before else 0
+
+
+def _say_end(tally: Tally, status: Status, problem: str, log: LogLines) -> None:
+    if tally.bad_lines:
+        numbers = ", ".join(map(str, tally.bad_line_numbers))
+        more = " ..." if tally.bad_lines > len(tally.bad_line_numbers) else ""
+        log.say(f"{tally.bad_lines} lines of the prompts were left out: {numbers}{more}")
+    failed = f"{tally.failed} failed ({tally.rejected} rejected, {tally.given_up} to be asked again)"
+    log.say(
+        f"{status}: {tally.completed} completed in this run, {tally.completed_before} before, {failed}"
+        + (f"; {problem}" if problem else "")
+    )

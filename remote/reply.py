@@ -1,0 +1,136 @@
+"""What a server's HTTP answer means: a Reply, or a Trouble that says whose fault it is. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from remote import fastjson
+
+Kind = Literal[
+    "connect", "timeout", "cut", "busy", "server_error", "bad_body", "aborted", "refused", "not_found", "prompt"
+]
+"""connect: no connection. cut: the connection ended early. busy: 429, 503. server_error: other 5xx. bad_body: a 200
+that is no completion. aborted: finish_reason abort. refused: 401, 403. not_found: 404, 405. prompt: the prompt's own
+fault, 400, 413, 422."""
+
+_PROMPT_STATUSES = frozenset({400, 413, 422})
+_END = "</think>"
+_START = "<think>"
+
+
+class TroubleError(Exception):
+    """A request without a completion. Every kind but `prompt` is the server's fault and worth another server."""
+
+    def __init__(self, kind: Kind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message[:500]
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A completion. `reasoning` is what the model thought, split off; `usage` as the server counted it."""
+
+    completion: str
+    reasoning: str | None
+    tool_calls: list[dict[str, Any]] | None
+    finish_reason: str | None
+    usage: dict[str, Any] | None
+    model: str | None
+
+    @property
+    def empty(self) -> bool:
+        """Nothing to keep: no text and no tool call. Thinking alone counts when the length limit cut it."""
+        if self.tool_calls or self.completion.strip():
+            return False
+        return self.finish_reason != "length" or not (self.reasoning or "").strip()
+
+    @property
+    def output_tokens(self) -> int:
+        return self._count("completion_tokens")
+
+    @property
+    def input_tokens(self) -> int:
+        return self._count("prompt_tokens")
+
+    def _count(self, key: str) -> int:
+        value = (self.usage or {}).get(key)
+        return value if isinstance(value, int) else 0
+
+
+def parse_reply(status: int, body: bytes) -> Reply:
+    """Raises TroubleError for everything that is no completion."""
+    if status != 200:
+        raise _trouble(status, body)
+    try:
+        data = fastjson.loads(body)
+    except ValueError:
+        raise TroubleError("bad_body", f"a 200 that isn't JSON: {_excerpt(body)}") from None
+    if not isinstance(data, dict) or data.get("object") == "error" or "error" in data:
+        raise TroubleError("bad_body", f"a 200 with an error: {_message(data) or _excerpt(body)}")
+    try:
+        choice = data["choices"][0]
+        message = choice["message"]
+        content = message.get("content")
+        thought = message.get("reasoning_content") or message.get("reasoning")
+        finish = choice.get("finish_reason")
+        calls = message.get("tool_calls") or None
+    except (KeyError, IndexError, TypeError, AttributeError):
+        raise TroubleError("bad_body", f"a 200 without choices: {_excerpt(body)}") from None
+    if not isinstance(content, str | None) or not isinstance(thought, str | None) or not isinstance(calls, list | None):
+        raise TroubleError("bad_body", f"a 200 with a message of another shape: {_excerpt(body)}")
+    if finish == "abort":
+        raise TroubleError("aborted", f"finish_reason abort: {_message(choice) or 'the server gave no reason'}")
+    completion, reasoning = (content or "", thought) if thought else split_thinking(content or "")
+    usage = data.get("usage")
+    return Reply(
+        completion=completion,
+        reasoning=reasoning,
+        tool_calls=calls,
+        finish_reason=finish,
+        usage=usage if isinstance(usage, dict) else None,
+        model=data.get("model"),
+    )
+
+
+def split_thinking(content: str) -> tuple[str, str | None]:
+    """Completion and reasoning. Some chat templates open the <think> in the prompt: the text has only its end then."""
+    head, end, tail = content.partition(_END)
+    if end:
+        return tail.lstrip("\n"), head.strip().removeprefix(_START).strip("\n")
+    if content.lstrip().startswith(_START):
+        return "", content.lstrip().removeprefix(_START).lstrip("\n")
+    return content, None
+
+
+def _trouble(status: int, body: bytes) -> TroubleError:
+    try:
+        message = _message(fastjson.loads(body))
+    except ValueError:
+        message = ""
+    text = f"HTTP {status}: {message or _excerpt(body) or 'no body'}"
+    if status in _PROMPT_STATUSES:
+        return TroubleError("prompt", text)
+    if status in (401, 403):
+        return TroubleError("refused", text)
+    if status in (404, 405):
+        return TroubleError("not_found", text)
+    return TroubleError("busy" if status in (429, 503) else "server_error", text)
+
+
+def _message(data: object) -> str:
+    """The message of an error body: SGLang's flat one, or OpenAI's nested one."""
+    if not isinstance(data, dict):
+        return ""
+    inner = data.get("error")
+    if isinstance(inner, dict):
+        return str(inner.get("message") or "")
+    return str(data.get("message") or inner or "") if not isinstance(data.get("message"), dict) else ""
+
+
+def _excerpt(body: bytes) -> str:
+    return body[:160].decode("utf-8", "replace").replace("\n", " ")

@@ -1,0 +1,129 @@
+"""One run around the feeder: counts the rows, writes progress.json, obeys control.json and signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from rackhand.contract import to_json
+from rackhand.contract.job import PROGRESS_FILE, Status
+from remote.append_file import put_whole
+from remote.control_file import ControlFile
+from remote.feeder import Feeder
+from remote.prompts import RowCount, count_rows
+from remote.tally import Tally
+
+_PROGRESS_S = 1.0
+_CONTROL_S = 0.25
+_LINE_EVERY = 10
+
+
+@dataclass
+class RunLoop:
+    """`signalled` is the number of the signal that ended the run, None when it ended by itself."""
+
+    feeder: Feeder
+    tally: Tally
+    output: Path
+    prompts: Path
+    shard: tuple[int, int]
+    control: ControlFile | None
+    drain_timeout_s: float
+    signalled: signal.Signals | None = None
+    _ticks: int = 0
+    _problem: str | None = None
+
+    async def run(self) -> None:
+        """Raises HopelessError. The last progress.json is `put_progress`'s, once the ledger is closed."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._note_signal, number)
+        counting = asyncio.create_task(self._count())
+        helpers = [counting, asyncio.create_task(self._report())]
+        if self.control is not None:
+            self._obey()
+            helpers.append(asyncio.create_task(self._follow_control()))
+        try:
+            await self.feeder.run()
+            if self.signalled is None:
+                await counting
+        finally:
+            for task in helpers:
+                task.cancel()
+            await asyncio.wait(helpers)
+
+    async def put_progress(self, status: Status, message: str = "") -> None:
+        self.tally.status, self.tally.message = status, message
+        progress = self.tally.progress(self.feeder.clock(), self.feeder.servers)
+        data = json.dumps(to_json(progress), indent=1).encode() + b"\n"
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(put_whole, self.output / PROGRESS_FILE, data, sync=False)
+
+    def _note_signal(self, number: signal.Signals) -> None:
+        log, feeder = self.feeder.log, self.feeder
+        if self.signalled is None:
+            self.signalled = number
+            feeder.drain()
+            in_flight = sum(len(server.flights) for server in feeder.servers)
+            log.say(
+                f"{number.name}: nothing new is sent; waiting up to {self.drain_timeout_s:.0f} s"
+                f" for {in_flight} requests in flight (once more: stop now)"
+            )
+            asyncio.get_running_loop().call_later(self.drain_timeout_s, feeder.stop)
+        else:
+            feeder.stop()
+
+    async def _count(self) -> None:
+        try:
+            count: RowCount = await asyncio.to_thread(
+                count_rows, self.prompts, shard=self.shard[0], shards=self.shard[1]
+            )
+        except (OSError, EOFError) as error:
+            self.feeder.log.say(f"the rows of {self.prompts} can't be counted: {error}")
+            return
+        self.tally.total, self.tally.mine = count.total, count.mine
+
+    async def _report(self) -> None:
+        """progress.json once a second, a line for people every ten."""
+        while True:
+            now = self.feeder.clock()
+            self.tally.sample(now, self.feeder.servers)
+            await self.put_progress(*self.feeder.status())
+            if self._ticks % _LINE_EVERY == _LINE_EVERY - 1:
+                self.feeder.log.say(self._line(now))
+            self._ticks += 1
+            await asyncio.sleep(_PROGRESS_S)
+
+    def _line(self, now: float) -> str:
+        progress = self.tally.progress(now, self.feeder.servers)
+        done, total = progress.completed_before + progress.completed, progress.total
+        eta = "unknown" if progress.eta_hours is None else f"{progress.eta_hours} h"
+        failed = f", {progress.failed} failed" if progress.failed else ""
+        left_out = [server.url for server in self.feeder.servers if server.state != "active"]
+        return (
+            f"{progress.status}: {done}{'' if total is None else f' of {total}'} done{failed},"
+            f" {progress.rate_per_sec}/s, {progress.tokens_per_s} tok/s, {progress.in_flight} in flight, ETA {eta}"
+            + (f"; left out: {', '.join(left_out)}" if left_out else "")
+            + (f"; {progress.message}" if progress.message else "")
+        )
+
+    async def _follow_control(self) -> None:
+        while True:
+            await asyncio.sleep(_CONTROL_S)
+            self._obey()
+
+    def _obey(self) -> None:
+        if self.control is None:
+            return
+        wishes = self.control.observe()
+        if self.control.problem != self._problem:
+            self._problem = self.control.problem
+            if self._problem:
+                self.feeder.log.say(f"{self._problem}; the wishes before it stand")
+        if wishes is not None:
+            for server in self.feeder.servers:
+                self.feeder.set_wish(server, wishes.get(server.url, "active"))

@@ -1,0 +1,137 @@
+"""Null servers and generators as processes, and the one question that every test asks in the end."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Self
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def write_prompts(folder: Path, count: int, text: Callable[[int], str] = lambda i: f"prompt {i}") -> Path:
+    path = folder / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"id": f"r{i}", "prompt": text(i)}) + "\n" for i in range(count)))
+    return path
+
+
+def wait_until(true: Callable[[], bool], what: str, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+        time.sleep(0.01)
+
+
+class Rig:
+    """Null servers with a generator in front; `log` is what the last generator said."""
+
+    def __init__(self, folder: Path, *server_options: str, ports: int = 8) -> None:
+        self.output = folder / "out"
+        self.folder = folder
+        self.log = ""
+        self._options = server_options
+        self._count = ports
+        self.ports: list[int] = []
+        self._started: list[subprocess.Popen[Any]] = []
+
+    def __enter__(self) -> Self:
+        argv = [sys.executable, str(ROOT / "tests/remote/null_server.py"), "--ports", str(self._count), *self._options]
+        self._server = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+        assert self._server.stdout is not None
+        self.ports = json.loads(self._server.stdout.readline())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in [*self._started, self._server]:
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+    def url(self, port: int) -> str:
+        return f"http://127.0.0.1:{self.ports[port]}"
+
+    def argv(self, prompts: Path, *options: str) -> list[str]:
+        servers = [word for port in range(len(self.ports)) for word in ("--server", f"{self.url(port)}/v1")]
+        where = ["--prompts", str(prompts), "--output", str(self.output)]
+        if "--concurrency" not in options:
+            options = ("--concurrency", "16", *options)
+        return [sys.executable, "-m", "remote", "generate", *where, *servers, *options]
+
+    def start(self, prompts: Path, *options: str) -> subprocess.Popen[Any]:
+        log = self.folder / "generation.log"
+        with log.open("w") as file:
+            process = subprocess.Popen(self.argv(prompts, *options), cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
+        self._started.append(process)
+        return process
+
+    def end(self, process: subprocess.Popen[Any], seconds: float = 60) -> int:
+        code = process.wait(seconds)
+        self.log = (self.folder / "generation.log").read_text()
+        assert "Traceback" not in self.log, self.log
+        return code
+
+    def generate(self, prompts: Path, *options: str) -> int:
+        return self.end(self.start(prompts, *options))
+
+    def stats(self, port: int) -> dict[str, Any]:
+        with urllib.request.urlopen(f"{self.url(port)}/_stats", timeout=10) as answer:
+            stats: dict[str, Any] = json.load(answer)
+        return stats
+
+    def set_fault(self, port: int, fault: str | None) -> None:
+        data = json.dumps({"fault": fault}).encode()
+        urllib.request.urlopen(urllib.request.Request(f"{self.url(port)}/_fault", data), timeout=10).close()
+
+    def requests(self) -> int:
+        return sum(self.stats(port)["requests"] for port in range(len(self.ports)))
+
+    def progress(self) -> dict[str, Any]:
+        with contextlib.suppress(FileNotFoundError):
+            progress: dict[str, Any] = json.loads((self.output / "progress.json").read_text())
+            return progress
+        return {}
+
+    def finished(self) -> int:
+        try:
+            return (self.output / ".done_indices").read_bytes().count(b"\n")
+        except FileNotFoundError:
+            return 0
+
+
+def records(output: Path) -> list[dict[str, Any]]:
+    """All records of an output whose every line is whole."""
+    found = []
+    for shard in sorted(output.glob("completions-*.jsonl")):
+        data = shard.read_bytes()
+        assert not data or data.endswith(b"\n")
+        found += [json.loads(line) for line in data.split(b"\n")[:-1]]
+    return found
+
+
+def listed(output: Path) -> list[int]:
+    return [int(line) for line in (output / ".done_indices").read_text().splitlines()]
+
+
+def nothing_lost_nothing_twice(output: Path, wanted: int | Iterable[int]) -> list[dict[str, Any]]:
+    """The shards and `.done_indices` hold exactly the wanted indices, each once, each with its own answer; what the
+    manifest says of closed shards is true."""
+    wanted = list(range(wanted)) if isinstance(wanted, int) else sorted(wanted)
+    found = records(output)
+    assert sorted(record["index"] for record in found) == wanted
+    assert sorted(listed(output)) == wanted
+    for record in found:
+        assert record["completion"].startswith(f"echo:{record['messages'][-1]['content'][:200]}")
+    for line in (output / "manifest.jsonl").read_text().splitlines() if (output / "manifest.jsonl").exists() else []:
+        entry = json.loads(line)
+        data = (output / entry["shard"]).read_bytes()
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (entry["size"], entry["sha256"])
+        assert data.count(b"\n") == entry["count"]
+    return found
