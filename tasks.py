@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
 from invoke.collection import Collection
 from invoke.context import Context
 
 from rackhand.program import ROOT, adopt_house_rules, verb
 
+if TYPE_CHECKING:
+    from rackhand.inventory import Fleet, Host
+
 adopt_house_rules()
 
 HELP = {
+    "inventory": "name of a file in inventory/, or a path",
+    "hosts": "only these hosts, e.g. rtx,b200 (default: all)",
+    "dry_run": "show what would be done, and do nothing",
+    "yes": "don't ask before a container is started or a foreign server stopped",
+    "json": "print the report as JSON on stdout",
+    "verbose": "show the details of what was done and of errors",
     "slow": "also the longer proofs (the demo, fresh clones)",
     "only": "pytest's -k: run only the tests whose names match",
     "args": "more words for pytest, as one string",
@@ -20,8 +32,42 @@ HELP = {
 }
 
 
+def fleet_and_hosts(inventory: str, hosts: str) -> tuple[Fleet, tuple[Host, ...]]:
+    """The inventory's fleet, and the hosts named, or all."""
+    from rackhand.load import load
+    from rackhand.workflows.fleet import chosen
+
+    fleet = load(inventory, os.environ)
+    return fleet, chosen(fleet, [name for name in hosts.split(",") if name])
+
+
+@verb(help=HELP)
+def deploy(
+    c: Context,
+    *,
+    inventory: str = "lab",
+    hosts: str = "",
+    dry_run: bool = False,
+    yes: bool = False,
+    json: bool = False,
+    verbose: bool = False,
+) -> int:
+    """Send scripts, your files and the generator into the containers; starts a stopped one after asking.
+
+    A second run has nothing to do. Files that somebody changed by hand are put back.
+    Example: ./inv deploy --inventory mine --dry-run
+    """
+    from rackhand.tell import ask, progress, tell
+    from rackhand.workflows.deploy import Choice
+    from rackhand.workflows.deploy import deploy as work
+
+    fleet, targets = fleet_and_hosts(inventory, hosts)
+    choice = Choice(dry_run=dry_run, yes=yes, confirm=ask())
+    return tell(work(fleet, targets, say=progress(), choice=choice), as_json=json, verbose=verbose)
+
+
 @verb(help=HELP, name="test")
-def run_tests(c: Context, slow: bool = False, only: str = "", args: str = "") -> int:
+def run_tests(c: Context, *, slow: bool = False, only: str = "", args: str = "") -> int:
     """Set everything up and run the tests; starts labs of its own and ends them.
 
     Installs missing system packages after saying so.
@@ -33,16 +79,18 @@ def run_tests(c: Context, slow: bool = False, only: str = "", args: str = "") ->
 
 
 @verb(help=HELP, name="up")
-def lab_up(c: Context, gpus: int = 8, kind: str = "rtx-pro-6000", pct_delay: float = 0.0) -> int:
+def lab_up(c: Context, *, gpus: int = 8, kind: str = "rtx-pro-6000", pct_delay: float = 0.0) -> int:
     """Start a Proxmox host on this machine: sshd, LXC, pct, API, simulated GPUs; files in .lab.
 
     Needs root. Installs missing system packages after saying so.
     Example: ./inv lab.up --gpus 2 --pct-delay 0.9
     """
+    from demo.prompts import ensure_prompts
     from lab import host, packages
 
     packages.prepare_for_lab()
-    host.up(ROOT, host.LabOptions(gpus=gpus, gpu_kind=kind, pct_delay_s=pct_delay))
+    place = host.up(ROOT, host.LabOptions(gpus=gpus, gpu_kind=kind, pct_delay_s=pct_delay))
+    ensure_prompts(place.state)
     print(*host.status(ROOT).lines(), sep="\n")
     return 0
 
@@ -84,7 +132,7 @@ def check(c: Context) -> int:
 
 
 @verb(help=HELP)
-def lock(c: Context, upgrade: bool = False) -> int:
+def lock(c: Context, *, upgrade: bool = False) -> int:
     """Write requirements.lock anew from pyproject.toml.
 
     Example: ./inv dev.lock --upgrade
@@ -107,6 +155,7 @@ def hooks(c: Context) -> int:
 
 
 ns = Collection(
+    deploy,
     run_tests,
     Collection("lab", lab_up, lab_down, lab_status),
     Collection("dev", check, lock, hooks),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+ROWS = 4000
 SEED = 20260
 SUBJECTS = ("a linked list", "the area of a triangle", "a bank transfer", "tomorrow's weather", "a sorted array")
 ASKS = ("Explain {}.", "Write a function about {}.", "Find the mistake in this note on {}.", "Give three uses of {}.")
@@ -28,6 +29,14 @@ def _shaped(shape: int, ask: str) -> dict[str, Any]:
     if shape == 1:
         return {"messages": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": ask}]}
     return {"conversations": [{"from": "system", "value": SYSTEM}, {"from": "human", "value": ask}]}
+
+
+def ensure_prompts(state: Path, count: int = ROWS) -> Path:
+    """The file that inventory/lab.yaml uploads, written when it isn't there."""
+    path = state / "prompts.jsonl"
+    if not path.exists():
+        write_prompts(path, count)
+    return path
 
 
 def write_prompts(path: Path, count: int) -> None:
