@@ -75,11 +75,16 @@ def _resources(request: Request) -> Any:
 
 
 def _containers(request: Request) -> Any:
-    return [{"type": "lxc", **_guest(request.place, vmid)} for vmid in pve.vmids(request.place)]
+    return [_in_list(request.place, vmid) for vmid in pve.vmids(request.place)]
 
 
 def _current(request: Request) -> Any:
-    found = {"type": "lxc", "ha": {"managed": 0}, **_guest(request.place, request.vmid)}
+    return {"ha": {"managed": 0}, **_in_list(request.place, request.vmid)}
+
+
+def _in_list(place: Place, vmid: int) -> dict[str, Any]:
+    """A guest as its node shows it; the cluster's resources say maxcpu instead of cpus."""
+    found = {"type": "lxc", **_guest(place, vmid)}
     found["cpus"] = found.pop("maxcpu")
     return found
 

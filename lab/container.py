@@ -101,11 +101,21 @@ def start(place: Place, vmid: int, options: LabOptions) -> None:
     _reset_gpus(place, vmid, options)
     log = place.container(vmid) / "lxc.log"
     log.unlink(missing_ok=True)
-    done = lxc(place, "start", vmid, "-o", str(log), "-l", "WARN")
+    done = _lxc_start(place, vmid, log)
     if done.returncode or not is_running(place, vmid):
         reasons = (log.read_text() if log.exists() else "") + done.stderr
         first = next((line for line in reasons.splitlines() if "ERROR" in line), reasons.strip() or "no reason given")
         raise LabError(f"container {vmid} doesn't start: {first}")
+
+
+def _lxc_start(place: Place, vmid: int, log: Path) -> subprocess.CompletedProcess[str]:
+    """From a group of the lab, so that it is found should this process be killed meanwhile."""
+    from lab import cgroups
+
+    script = 'echo $$ >"$1/cgroup.procs" || exit 1; shift; exec "$@"'
+    start = ["lxc-start", "-P", str(place.lxc_path), "-n", str(vmid), "-o", str(log), "-l", "WARN"]
+    argv = ["/bin/sh", "-c", script, "sh", str(cgroups.leaf(place, "lxc")), *start]
+    return subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False)
 
 
 def _reset_gpus(place: Place, vmid: int, options: LabOptions) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import certs, cgroups, container, rootfs, sshd
+from lab import certs, cgroups, container, layers, rootfs, sshd
 from lab.packages import missing_packages
 from lab.place import API_PORT, UNUSABLE_IN_PATHS, LabError, LabOptions, Place, place_of, read_place, write_record
 
@@ -70,6 +70,7 @@ class Status:
 def up(root: Path, options: LabOptions | None = None, *, state: Path | None = None) -> Place:
     """Brings the lab of a checkout up; a running lab with the same options is left alone, a stopped part is started.
 
+    `root` is bound read-only into the containers; `state` is ROOT/.lab unless given.
     LabError (exit code 4): not root, a program or a port is missing, or the lab is up with other options.
     """
     place, options = place_of(root, state), options or LabOptions()
@@ -78,10 +79,12 @@ def up(root: Path, options: LabOptions | None = None, *, state: Path | None = No
         found = _options_of(place)
         if found is not None and found != options and cgroups.members(place):
             raise LabError(f"{place.state}: the lab is up with other options; take it down first (lab.down)")
-        if found != options:
-            _clear(place)
-            _build(place, options)
+        if found == options:
+            _start(place, options)
+            return place
+        _clear(place)
         try:
+            _build(place, options)
             _start(place, options)
         except BaseException:
             _clear(place)
@@ -124,17 +127,19 @@ def _check(place: Place) -> None:
 
 
 def _options_of(place: Place) -> LabOptions | None:
+    """The options of a whole lab; None where there is none, or only what a killed run or a reboot left of one."""
     try:
-        return read_place(place.state)[1]
-    except (FileNotFoundError, NotADirectoryError):
+        options = read_place(place.state)[1]
+    except (OSError, ValueError, KeyError, TypeError):
         return None
+    return options if all((place.container(vmid) / "config").exists() for vmid in options.vmids) else None
 
 
 @contextlib.contextmanager
 def _locked(place: Place) -> Iterator[None]:
-    """One up or down at a time; the directory above the state is the lock, so that no lock file is left."""
-    place.state.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(place.state.parent, os.O_RDONLY | os.O_DIRECTORY)
+    """One up or down at a time; the nearest directory above the state is the lock, so that no lock file is left."""
+    folder = next(path for path in place.state.parents if path.is_dir())
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -144,10 +149,11 @@ def _locked(place: Place) -> Iterator[None]:
 
 def _build(place: Place, options: LabOptions) -> None:
     """Makes the state directory; lab.json last."""
-    place.state.mkdir(mode=0o700)
+    place.state.mkdir(mode=0o700, parents=True)
     for name in ("bin", "home"):
         (place.state / name).mkdir()
     place.lock_dir.mkdir()
+    layers.prepare(place)
     sshd.write_files(place, options.vmid)
     words = [str(rootfs.interpreter()), "-I", "-S", "-c", PCT, str(place.checkout), str(place.state)]
     pct = place.state / "bin/pct"
@@ -183,19 +189,21 @@ def _start_api(place: Place) -> None:
     while not _api_answers(place):
         reason = log.read_text().strip() if log.exists() else ""
         if "Error" in reason or time.monotonic() > deadline:
-            raise LabError(
-                f"the API doesn't listen on {place.api_url}: {reason.splitlines()[-1:] or 'no reason given'}"
-            )
+            raise LabError(f"the API doesn't listen on {place.api_url}: {reason or 'no reason given'}")
         time.sleep(0.01)
 
 
 def _clear(place: Place) -> None:
-    cgroups.end(place)
-    cgroups.remove(place)
-    sshd.remove_privilege_separation(place)
-    shutil.rmtree(place.state, ignore_errors=True)
-    if place.state.exists():
-        raise LabError(f"{place.state}: can't be removed; see what is mounted in it")
+    """Twice where needed: what a killed run was just starting may join the lab's groups a moment later."""
+    for _ in range(3):
+        cgroups.end(place)
+        cgroups.remove(place)
+        layers.remove(place)
+        sshd.remove_privilege_separation(place)
+        shutil.rmtree(place.state, ignore_errors=True)
+        if not place.state.exists() and not list(cgroups.groups(place)):
+            return
+    raise LabError(f"{place.state}: can't be removed; see what is mounted in it")
 
 
 def _api_answers(place: Place) -> bool:

@@ -91,3 +91,11 @@ def set_workspace_access(place: Place, vmid: int, *, read_only: bool) -> None:
     access = "ro" if read_only else "rw"
     argv = ["nsenter", "-t", str(pid), "-m", "mount", "-o", f"remount,bind,{access}", "/workspace"]
     subprocess.run(argv, check=True, capture_output=True)
+
+
+def mend(place: Place, vmid: int) -> None:
+    """Ends freezes, locks and a changed host key; `lab.host.up` starts what was stopped."""
+    cgroups.thaw(place)
+    thaw_sshd(place)
+    unlock_container(place, vmid)
+    restore_host_key(place)
