@@ -77,7 +77,8 @@ def local_uploads(jobs: Sequence[Job]) -> tuple[LocalUpload, ...]:
 def _deploy_host(task: Task, jobs: Sequence[Job], choice: Choice) -> None:
     host = task.host
     sources = _read_sources(host)
-    uploads = local_uploads(jobs)
+    here = [job for job in jobs if job.upload is not None and job.upload.is_file()]
+    uploads = local_uploads(here)
 
     def look(*, texts: bool) -> Facts:
         return observe(task.transport, host, files=own_paths(host), texts=texts, uploads=_asked(uploads))
@@ -98,6 +99,9 @@ def _deploy_host(task: Task, jobs: Sequence[Job], choice: Choice) -> None:
     if not actions:
         task.add("nothing to do", "unchanged")
     task.facts.update(_found(facts))
+    for job in jobs:
+        if job.upload is not None and job not in here:
+            task.facts[f"prompts of {job.name}"] = f"{job.upload} isn't there yet; resume brings it"
 
 
 def _look_or_start(task: Task, choice: Choice, look: Callable[[], Facts]) -> Facts:
