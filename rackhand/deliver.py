@@ -130,7 +130,6 @@ def _push(road: Via, host: Host, request: ReceiveRequest, body: Iterable[bytes],
         try:
             return _receive(road, host, replace(request, staged=inside), (), say)
         except RemoteError as error:
-            if not said:
-                raise
-            what = f"pct push failed: {said}"
-            raise RemoteError(what, where=road.where, hint=error.what, kind=error.kind) from error
+            what = f"pct push failed: {said}" if said else f"pct push lost a part: {error.what}"
+            hint = "is the container's disk full? push says nothing then; the old files are untouched"
+            raise RemoteError(what, where=road.where, hint=hint, kind=error.kind) from error

@@ -74,7 +74,7 @@ class Ssh:
         with self._slots, contextlib.closing(self._open().open_sftp()) as sftp:
             sftp.get_channel().settimeout(_channel_s)  # type: ignore[union-attr]
             try:
-                with _said_by_sftp(self._where, path), sftp.open(path, "x") as file:
+                with _said_by_sftp(self._where, path), sftp.open(path, "wx") as file:
                     file.chmod(0o600)
                     file.set_pipelined(True)
                     for chunk in data:
@@ -147,11 +147,12 @@ class Ssh:
         plain = target.host if target.port == 22 else f"[{target.host}]:{target.port}"
         for key in host_keys.known_keys(target):
             client.get_host_keys().add(plain, key.get_name(), key)
+        started = time.monotonic()
         try:
             connection.open()
         except Exception as error:  # noqa: BLE001  fabric, paramiko, sockets and proxies raise all kinds
             client.close()
-            problem = self._why(error, target, limit_s)
+            problem = self._why(error, target, limit_s, time.monotonic() - started)
             raise problem from problem.__cause__ or error
         if (transport := client.get_transport()) is not None:
             transport.set_keepalive(KEEPALIVE_S)
@@ -176,7 +177,7 @@ class Ssh:
             connect_timeout=limit_s, connect_kwargs=options, forward_agent=False,
         )  # fmt: skip
 
-    def _why(self, error: Exception, target: Target, limit_s: float) -> Exception:
+    def _why(self, error: Exception, target: Target, limit_s: float, waited_s: float) -> Exception:
         place, text = f"{target.host} port {target.port}", str(error) or type(error).__name__
         if isinstance(error, TransportError):
             return error
@@ -190,7 +191,7 @@ class Ssh:
         if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError):
             reason = "; ".join(sorted({str(getattr(e, "strerror", e)) for e in error.errors.values()}))
             return UnreachableError(f"{place}: {reason}", where=self._where, hint="is the host up, and sshd running?")
-        if "banner" in text and "timed out" in repr(error.__context__).lower():
+        if "banner" in text and waited_s >= limit_s:
             return DeadlineError(f"{place} took the connection, but sshd said nothing", where=self._where, hint=_FROZEN)
         if isinstance(error, TimeoutError) or "imeout" in text or "timed out" in text:
             what = f"no connection to {place} within {limit_s:.0f} s"
