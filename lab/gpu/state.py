@@ -6,8 +6,9 @@
     activity/UUID.json    {"running", "cap", "pid", "start_ticks"}, written by the server that works on the GPU
     faults.json           see lab.faults
 
-Nobody reaps: a claim counts while its process lives, and `release_seconds` longer from the moment that a reader first
-saw it dead (the mtime of PID-START.gone). A container's GPUs are one state directory, /run/rackhand-lab.
+A claim counts while its process lives, and `release_seconds` longer from its death: the mtime of PID-START.gone, which
+a witness of the death writes (`put_gone`), or else the first reader that sees it dead. A container's GPUs are one state
+directory, /run/rackhand-lab; it is read inside the container, where the processes' ids are.
 """
 
 from __future__ import annotations
@@ -96,6 +97,12 @@ def put_claim(directory: Path, gpu_uuid: str, mib: int) -> None:
     started = start_ticks(pid)
     claim = {"pid": pid, "start_ticks": started, "uuid": gpu_uuid, "mib": mib}
     _put_json(directory / "claims" / f"{pid}-{started}.json", claim)
+
+
+def put_gone(directory: Path, pid: int) -> None:
+    """The process `pid` has just ended: its memory comes back `release_seconds` from now."""
+    for claim in (directory / "claims").glob(f"{pid}-*.json"):
+        claim.with_suffix(".gone").touch()
 
 
 def put_activity(directory: Path, gpu_uuid: str, running: int, cap: int) -> None:

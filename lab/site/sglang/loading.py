@@ -25,7 +25,7 @@ from rackhand.capacity import (
 
 from . import __version__
 from .batch import Limits
-from .children import Child, put_memory, start_child
+from .children import Child, put_memory, start_children
 from .lines import Log, raw
 from .server_args import ServerArgs, settle, sizing_flags
 
@@ -79,11 +79,7 @@ class Loader:
         settle(args, Gpu(name="", memory_mib=smallest, free_gib=0, compute_capability=sm), self.model, lines)
         lines.info(f"server_args={args!r}")
         lines.info("Using default HuggingFace chat template with detected content format: openai")
-        orphan = "orphan" in self.faults
-        self.children = [
-            start_child("scheduler", self.directory, self.gpu.uuid, orphan=orphan),
-            start_child("detokenizer", self.directory, self.gpu.uuid),
-        ]
+        self.children = start_children(self.directory, self.gpu.uuid, orphan="orphan" in self.faults)
         signal.signal(signal.SIGQUIT, lambda *_: self._child_failed())
         lines.info("Init torch distributed begin.")
         self._pause(0.1)
