@@ -1,0 +1,143 @@
+"""The verb `watch`: every source in one process, one sample an interval, until the other side is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import select
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rackhand.contract import from_json, to_json
+from rackhand.contract.watch import Sample, WatcherSample, WatchRequest
+from remote.watching.jobs import observe_job
+from remote.watching.outlet import Outlet
+from remote.watching.server import WatchedGpu, read_object
+from remote.watching.smi import NvidiaSmi
+
+FIRST_LOOK_S = 5.0
+"""How long the first sample waits for nvidia-smi and the endpoints."""
+BLOCKED_S = 600.0
+"""A road that has taken nothing for this long is given up: nobody will come back to it."""
+
+
+def call(data: Any, emit: Callable[[dict[str, Any]], None], body: BinaryIO) -> None:
+    request = from_json(WatchRequest, data)
+    outlet, stop = Outlet(emit), threading.Event()
+    watcher = Watcher(request, stop)
+    watcher.start()
+    try:
+        watcher.await_first_look(FIRST_LOOK_S)
+        _run(watcher, request, outlet, _Caller(body, listen=request.until_eof))
+    finally:
+        stop.set()
+        watcher.close()
+        if not outlet.finish(2.0):
+            os._exit(1)  # the writer holds stdout's lock in a write that never returns
+
+
+class Watcher:
+    """All sources of one container."""
+
+    def __init__(self, request: WatchRequest, stop: threading.Event, *, nvidia_smi: str = "nvidia-smi") -> None:
+        home, key = Path(request.home), read_api_key(request.secrets)
+        self._request = request
+        self._control = home / "control.json"
+        self._smi = NvidiaSmi(interval_s=request.interval_s, stop=stop, program=nvidia_smi)
+        self._gpus = [
+            WatchedGpu(server, home, interval_s=request.interval_s, key=key, stop=stop) for server in request.servers
+        ]
+        self._seq = 0
+        self._cpu = (time.monotonic(), time.process_time())
+
+    def start(self) -> None:
+        self._smi.start()
+        for gpu in self._gpus:
+            gpu.start()
+
+    def close(self) -> None:
+        self._smi.close()
+        for gpu in self._gpus:
+            gpu.close()
+
+    def await_first_look(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        for source in (self._smi.heard, *(gpu.endpoints.asked for gpu in self._gpus)):
+            source.wait(max(0.0, deadline - time.monotonic()))
+
+    def sample(self, drops: int) -> Sample:
+        wishes = read_object(self._control).get("servers")
+        wishes = wishes if isinstance(wishes, dict) else {}
+        gpus = tuple(
+            gpu.sample(self._smi.reading(gpu.server.gpu), str(wishes.get(gpu.server.url, "active")))
+            for gpu in self._gpus
+        )
+        self._seq += 1
+        return Sample(
+            time=round(time.time(), 3),
+            seq=self._seq - 1,
+            gpus=gpus,
+            jobs=tuple(observe_job(job) for job in self._request.jobs),
+            unread=sum(gpu.unread for gpu in gpus),
+            drops=drops,
+            skipped_bytes=sum(gpu.skipped_bytes for gpu in self._gpus),
+            watcher=self._self_sample(),
+        )
+
+    def _self_sample(self) -> WatcherSample:
+        (wall, cpu), self._cpu = self._cpu, (time.monotonic(), time.process_time())
+        seconds = self._cpu[0] - wall
+        share = (self._cpu[1] - cpu) / seconds * 100 if seconds > 0 else None
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        rss_mib = pages * os.sysconf("SC_PAGE_SIZE") / 1024**2
+        return WatcherSample(None if share is None else round(share, 2), round(rss_mib, 1))
+
+
+def _run(watcher: Watcher, request: WatchRequest, outlet: Outlet, caller: _Caller) -> None:
+    due = time.monotonic()
+    while not outlet.closed.is_set() and outlet.blocked_s() < BLOCKED_S:
+        outlet.put(to_json(watcher.sample(outlet.drops)))
+        if request.once:
+            return
+        due = max(due + request.interval_s, time.monotonic())
+        while (left := due - time.monotonic()) > 0:
+            if outlet.closed.is_set() or caller.is_gone(min(left, 0.5)):
+                return
+
+
+class _Caller:
+    """The other side of stdin and stdout."""
+
+    def __init__(self, body: BinaryIO, *, listen: bool) -> None:
+        self._poll, self._stdin = select.poll(), -1
+        with contextlib.suppress(OSError, io.UnsupportedOperation, ValueError):
+            self._poll.register(sys.stdout.fileno(), 0)
+        if listen:
+            self._stdin = body.fileno()
+            self._poll.register(self._stdin, select.POLLIN)
+
+    def is_gone(self, wait_s: float) -> bool:
+        """Waits that long, less when something happens. stdin counts only when it was asked to be held open."""
+        for fd, events in self._poll.poll(wait_s * 1000):
+            if fd != self._stdin or events & ~(select.POLLIN | select.POLLHUP):
+                return True
+            if not os.read(fd, 4096):
+                return True
+        return False
+
+
+def read_api_key(secrets: str | None) -> str | None:
+    """RACKHAND_API_KEY of secrets.env (KEY='value' lines) on the tmpfs; None when there is none."""
+    if secrets is None:
+        return None
+    with contextlib.suppress(OSError):
+        for line in (Path(secrets) / "secrets.env").read_text(errors="replace").splitlines():
+            name, _, value = line.strip().removeprefix("export ").partition("=")
+            if name == "RACKHAND_API_KEY":
+                return value.strip("'\"").replace("'\\''", "'") or None
+    return None

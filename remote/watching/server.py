@@ -1,0 +1,154 @@
+"""One GPU and its server: log, endpoints, process and nvidia-smi made into one sample."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rackhand.contract.watch import GpuSample, State, WatchedServer
+from rackhand.engines.sglang.exposition import Reading
+from remote.watching.endpoints import Endpoints
+from remote.watching.server_log import FRESH_S, ServerLog
+from remote.watching.smi import GpuReading
+
+T = TypeVar("T")
+
+STALLED_S = 60.0
+"""Requests in flight and neither a batch line nor the counter moving for this long."""
+
+
+class WatchedGpu:
+    """Follows one server over its restarts: run/gpuN.json names its process and, after a restart, its log."""
+
+    def __init__(
+        self, server: WatchedServer, home: Path, *, interval_s: float, key: str | None, stop: threading.Event
+    ) -> None:
+        self.server = server
+        self._record_path = home / "run" / f"gpu{server.gpu}.json"
+        self._log = ServerLog(Path(server.log))
+        self._unread_before = self._retractions_before = self._skipped_before = 0
+        self.endpoints = Endpoints(server.url, interval_s=interval_s, key=key, stop=stop)
+
+    def start(self) -> None:
+        self.endpoints.start()
+
+    def close(self) -> None:
+        self._log.tail.close()
+
+    @property
+    def skipped_bytes(self) -> int:
+        return self._skipped_before + self._log.tail.skipped_bytes
+
+    def sample(self, gpu: GpuReading, wish: str) -> GpuSample:
+        record = read_object(self._record_path)
+        self._follow(str(record.get("log") or self.server.log))
+        self._log.update()
+        log, read = self._log, self.endpoints.reading()
+        running = _first(read.running, log.total("#running-req"))
+        state = self._state(record, wish, running)
+        live = state in ("running", "draining", "stalled")
+        rate, source = self._rate(running) if live else (None, "")
+        idle = running == 0 and not _is_fresh(log.decode_at)
+        return GpuSample(
+            gpu=self.server.gpu,
+            state=state,
+            running=running if live else None,
+            cap=_first(read.cap, log.cap) if live else None,
+            queue=_first(read.queue, log.total("#queue-req")) if live else None,
+            pending_tokens=_first(read.pending_tokens, log.pending_tokens()) if live else None,
+            kv_usage=_round(self._kv_usage(read), 4) if live else None,
+            mamba_usage=_round(_first(read.mamba_usage, log.highest("mamba usage")), 4) if live and not idle else None,
+            tok_s=_round(rate, 2),
+            tok_s_source=source,
+            accept_len=_round(_first(read.accept_len, log.highest("accept len")), 2) if live and not idle else None,
+            util_pct=gpu.util_pct,
+            power_w=gpu.power_w,
+            memory_used_mib=gpu.memory_used_mib,
+            memory_total_mib=gpu.memory_total_mib,
+            temperature_c=gpu.temperature_c,
+            throttle=gpu.throttle,
+            retractions=self._retractions_before + log.retractions,
+            unread=self._unread_before + log.unread,
+            decode_age_s=None if log.decode_at is None else round(max(0.0, time.time() - log.decode_at), 1),
+            trouble=log.trouble,
+        )
+
+    def _kv_usage(self, read: Reading) -> float | None:
+        return _first(read.kv_usage, self._log.highest("full token usage", "token usage"))
+
+    def _rate(self, running: int | None) -> tuple[float | None, str]:
+        """The counter wins over the log; a server known to be idle decodes nothing."""
+        counted = self.endpoints.tok_s()
+        if counted is not None:
+            return counted, "counter"
+        logged = self._log.tok_s()
+        if logged is None and running == 0:
+            return 0.0, "idle"
+        return logged, "" if logged is None else "log"
+
+    def _state(self, record: dict[str, Any], wish: str, running: int | None) -> State:
+        answer = self.endpoints.answer
+        alive = is_alive(record)
+        if answer == "ok":
+            if wish == "draining" or self._log.ending:
+                return "draining"
+            return "stalled" if running and self._is_still() else "running"
+        if alive is None:
+            return "unknown"
+        if not alive:
+            return "stopped" if wish == "stopped" or record.get("asked") else "dead"
+        if answer == "refused":
+            return "loading"
+        return "stalled" if self._has_fallen_silent() else "loading" if self._log.decode_at is None else "running"
+
+    def _is_still(self) -> bool:
+        times = [at for at in (self._log.moved_at, self.endpoints.moved_at) if at is not None]
+        return bool(times) and time.time() - max(times) > STALLED_S
+
+    def _has_fallen_silent(self) -> bool:
+        answered = self.endpoints.answered_at
+        return answered is not None and time.time() - answered > STALLED_S
+
+    def _follow(self, log: str) -> None:
+        if log != str(self._log.tail.path):
+            self._unread_before += self._log.unread
+            self._retractions_before += self._log.retractions
+            self._skipped_before += self._log.tail.skipped_bytes
+            self._log.tail.close()
+            self._log = ServerLog(Path(log))
+
+
+def is_alive(record: dict[str, Any]) -> bool | None:
+    """Whether the recorded process lives, known by pid and start time; None without a record."""
+    pid, ticks = record.get("pid"), record.get("start_ticks")
+    if not isinstance(pid, int) or not isinstance(ticks, int):
+        return None
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return False
+    return len(fields) > 19 and fields[0] not in ("Z", "X") and int(fields[19]) == ticks
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A small JSON object, empty when there is none."""
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _is_fresh(at: float | None) -> bool:
+    return at is not None and time.time() - at < FRESH_S
+
+
+def _first(*values: T | None) -> T | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _round(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)

@@ -1,0 +1,133 @@
+"""One long-lived nvidia-smi and what it said last of each GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+
+FIELDS: tuple[str, ...] = (
+    "index", "memory.used", "memory.total", "utilization.gpu", "power.draw", "temperature.gpu",
+    "clocks_throttle_reasons.active",
+)  # fmt: skip
+REASONS = {
+    0x4: "power_cap",
+    0x8: "hw_slowdown",
+    0x20: "thermal",
+    0x40: "hw_thermal",
+    0x80: "power_brake",
+}
+"""Bits of clocks_throttle_reasons.active that slow a GPU down; the others tell of idleness and settings."""
+RETRY_S = 15.0
+
+
+@dataclass(frozen=True)
+class GpuReading:
+    """None where nvidia-smi says [N/A] or [Not Supported]."""
+
+    memory_used_mib: int | None = None
+    memory_total_mib: int | None = None
+    util_pct: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    throttle: tuple[str, ...] = ()
+
+
+class NvidiaSmi:
+    """Started again when it ends or falls silent; without one every reading is empty."""
+
+    def __init__(self, *, interval_s: float, stop: threading.Event, program: str = "nvidia-smi") -> None:
+        self._every_s = max(1, round(interval_s))
+        self._stop, self._program = stop, program
+        self._fields = FIELDS
+        self._latest: dict[int, tuple[float, GpuReading]] = {}
+        self._process: subprocess.Popen[str] | None = None
+        self.heard = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="nvidia-smi")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def reading(self, gpu: int) -> GpuReading:
+        """Empty when the last word on this GPU is older than five rounds."""
+        at, reading = self._latest.get(gpu, (0.0, GpuReading()))
+        return reading if time.monotonic() - at < 5 * self._every_s + 2 else GpuReading()
+
+    def close(self) -> None:
+        """End the process; `stop` must be set before."""
+        process = self._process
+        if process is not None:
+            process.kill()
+        self._thread.join(2)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            lines = self._follow()
+            if lines == 0 and self._fields == FIELDS:
+                self._fields = FIELDS[:-1]
+                continue
+            self.heard.set()
+            self._stop.wait(RETRY_S)
+
+    def _follow(self) -> int:
+        """Read one process to its end; the count of lines that were understood."""
+        argv = [self._program, f"--query-gpu={','.join(self._fields)}", "--format=csv,noheader,nounits"]
+        count = 0
+        try:
+            process = subprocess.Popen(
+                [*argv, "-l", str(self._every_s)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                errors="replace",
+            )
+        except OSError:
+            return -1
+        self._process = process
+        with process:
+            if self._stop.is_set():
+                process.kill()
+            for line in process.stdout or ():
+                read = parse_row(line)
+                if read is not None:
+                    self._latest[read[0]] = (time.monotonic(), read[1])
+                    count += 1
+                    self.heard.set()
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        self._process = None
+        return count
+
+
+def parse_row(line: str) -> tuple[int, GpuReading] | None:
+    """GPU index and reading from one CSV row of FIELDS, the last of which may be missing."""
+    words = [word.strip() for word in line.split(",")]
+    if len(words) not in (len(FIELDS), len(FIELDS) - 1) or not words[0].isdigit():
+        return None
+    used, total = _number(words[1]), _number(words[2])
+    return int(words[0]), GpuReading(
+        memory_used_mib=None if used is None else int(used),
+        memory_total_mib=None if total is None else int(total),
+        util_pct=_number(words[3]),
+        power_w=_number(words[4]),
+        temperature_c=_number(words[5]),
+        throttle=_throttle(words[6]) if len(words) == len(FIELDS) else (),
+    )
+
+
+def _number(word: str) -> float | None:
+    try:
+        return float(word)
+    except ValueError:
+        return None
+
+
+def _throttle(word: str) -> tuple[str, ...]:
+    try:
+        bits = int(word, 16)
+    except ValueError:
+        return ()
+    return tuple(name for bit, name in REASONS.items() if bits & bit)
