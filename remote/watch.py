@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rackhand.contract import from_json, to_json
+from rackhand.contract.servers import secrets_dir
 from rackhand.contract.watch import Sample, WatcherSample, WatchRequest
+from remote.redact import read_values
 from remote.watching.jobs import observe_job
 from remote.watching.outlet import Outlet
 from remote.watching.server import WatchedGpu, read_object
@@ -45,7 +47,7 @@ class Watcher:
     """All sources of one container."""
 
     def __init__(self, request: WatchRequest, stop: threading.Event, *, nvidia_smi: str = "nvidia-smi") -> None:
-        home, key = Path(request.home), read_api_key(request.secrets)
+        home, key = Path(request.home), read_values(Path(secrets_dir(request.home))).get("RACKHAND_API_KEY")
         self._request = request
         self._control = home / "control.json"
         self._smi = NvidiaSmi(interval_s=request.interval_s, stop=stop, program=nvidia_smi)
@@ -129,15 +131,3 @@ class _Caller:
             if not os.read(fd, 4096):
                 return True
         return False
-
-
-def read_api_key(secrets: str | None) -> str | None:
-    """RACKHAND_API_KEY of secrets.env (KEY='value' lines) on the tmpfs; None when there is none."""
-    if secrets is None:
-        return None
-    with contextlib.suppress(OSError):
-        for line in (Path(secrets) / "secrets.env").read_text(errors="replace").splitlines():
-            name, _, value = line.strip().removeprefix("export ").partition("=")
-            if name == "RACKHAND_API_KEY":
-                return value.strip("'\"").replace("'\\''", "'") or None
-    return None

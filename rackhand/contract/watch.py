@@ -38,8 +38,7 @@ class WatchedJob:
 @dataclass(frozen=True)
 class WatchRequest:
     """`once` ends after the first sample. `until_eof` ends when stdin does: the caller holds it open.
-
-    `secrets` is the tmpfs directory whose secrets.env may hold the servers' API key.
+    The servers' API key is RACKHAND_API_KEY of secrets.env in the tmpfs directory of `home`.
     """
 
     home: str
@@ -48,7 +47,6 @@ class WatchRequest:
     interval_s: float = 2.0
     once: bool = False
     until_eof: bool = False
-    secrets: str | None = None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rackhand.contract.servers import FlagFacts, Load
+from rackhand.engines.seen import Event, Reading
 
 Flags = Mapping[str, "str | int | float | bool | tuple[str | int | float, ...]"]
 """Flag names (dashes, without the leading two) and values: True is a bare flag, False leaves it out."""
@@ -57,6 +58,7 @@ class Engine(Protocol):
     health_path: str
     load_paths: tuple[str, ...]
     generation_path: str
+    watch_paths: tuple[str, ...]
 
     def launch_argv(self, launch: Launch) -> tuple[str, ...]: ...
 
@@ -88,6 +90,15 @@ class Engine(Protocol):
 
     def parse_load(self, path: str, text: str) -> Load | None:
         """The answer of one of `load_paths`; None when it does not hold the figures."""
+        ...
+
+    def read_line(self, text: str) -> tuple[Event | None, int]:
+        """What one line of the log says, and how many parts of it have a known shape and can't be read."""
+        ...
+
+    def parse_reading(self, path: str, body: bytes) -> Reading | None:
+        """The answer of one of `watch_paths`; None when it isn't one. Of two answers, the later path's figures win,
+        except for counts."""
         ...
 
     def generation_request(self) -> dict[str, object]: ...

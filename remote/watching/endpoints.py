@@ -7,11 +7,11 @@ import socket
 import threading
 import time
 from collections import deque
-from dataclasses import replace
 from typing import Literal
 from urllib.parse import urlsplit
 
-from rackhand.engines.sglang.exposition import LOADS, METRICS, Reading, parse_loads, parse_metrics
+from rackhand.engines import Engine
+from rackhand.engines.seen import Reading
 
 TIMEOUT_S = 3.0
 RETRY_MISSING_S = 30.0
@@ -26,7 +26,10 @@ class Endpoints:
     """The latest answers. `answer`: ok when anything came back over HTTP, refused when the port is closed, silent
     when nothing came within TIMEOUT_S."""
 
-    def __init__(self, url: str, *, interval_s: float, key: str | None, stop: threading.Event) -> None:
+    def __init__(
+        self, url: str, engine: Engine, *, interval_s: float, key: bytes | None, stop: threading.Event
+    ) -> None:
+        self._engine = engine
         parts = urlsplit(url)
         self._address = (parts.hostname or "127.0.0.1", parts.port or 80)
         self._interval_s, self._key, self._stop = interval_s, key, stop
@@ -36,8 +39,9 @@ class Endpoints:
         self.asked = threading.Event()
         self._reading = Reading()
         self._at = 0.0
-        self._skip_until = {LOADS: 0.0, METRICS: 0.0}
+        self._skip_until = dict.fromkeys(engine.watch_paths, 0.0)
         self._counts: deque[tuple[float, float]] = deque(maxlen=256)
+        self._since: float | None = None
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"endpoints {url}")
 
     def start(self) -> None:
@@ -49,14 +53,24 @@ class Endpoints:
         return self._reading if age < 3 * self._interval_s + TIMEOUT_S else Reading()
 
     def tok_s(self) -> float | None:
-        """The counter's rate over the last RATE_WINDOW_S; None without /metrics or before the second look."""
-        if self.reading().decoded_tokens is None or len(self._counts) < 2:
+        """The counter's rate over the last RATE_WINDOW_S; None without a counter or before the second look.
+
+        Measured between changes: a server may renew its counter more rarely than it is asked. A counter that stands
+        still for longer than a few rounds counts as standing still.
+        """
+        if self.reading().decoded_tokens is None:
             return None
-        counts = tuple(self._counts)
-        since = counts[-1][0] - max(RATE_WINDOW_S, 3 * self._interval_s)
-        first = next((count for count in counts if count[0] >= since), counts[0])
+        now, since, counts = self._at, self._since, tuple(self._counts)
+        if since is None or not counts:
+            return None
+        if now - counts[-1][0] > 3 * self._interval_s + 2:
+            counts = (*counts, (now, counts[-1][1]))
+        start = counts[-1][0] - max(RATE_WINDOW_S, 4 * self._interval_s)
+        first = next(count for count in counts if count[0] >= start)
+        if first is counts[-1]:
+            first = counts[-2] if len(counts) > 1 else (since, first[1])
         seconds = counts[-1][0] - first[0]
-        return (counts[-1][1] - first[1]) / seconds if seconds > 0 else None
+        return (counts[-1][1] - first[1]) / seconds if seconds > self._interval_s / 2 else None
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -66,27 +80,34 @@ class Endpoints:
             self._stop.wait(max(0.2, self._interval_s - (time.monotonic() - begin)))
 
     def _look(self) -> None:
-        loads = self._ask(LOADS)
-        metrics = self._ask(METRICS) if self.answer != "refused" else None
-        if self.answer == "refused":
-            self._counts.clear()
-            return
-        now = time.monotonic()
-        read_loads = parse_loads(loads) if loads is not None else None
-        read_metrics = parse_metrics(metrics) if metrics is not None else None
-        if read_loads is None and read_metrics is None:
-            return
-        self._reading, self._at = _merged(read_loads, read_metrics), now
-        self._count(now, self._reading.decoded_tokens)
+        readings = []
+        for path in self._engine.watch_paths:
+            body = self._ask(path)
+            if self.answer == "refused":
+                self._forget()
+                return
+            reading = None if body is None else self._engine.parse_reading(path, body)
+            if reading is not None:
+                readings.append(reading)
+        if readings:
+            now = time.monotonic()
+            self._reading, self._at = _merged(readings), now
+            self._count(now, self._reading.decoded_tokens)
 
     def _count(self, now: float, tokens: float | None) -> None:
         if tokens is None:
             return
-        if self._counts and tokens < self._counts[-1][1]:
-            self._counts.clear()
-        if self._counts and tokens > self._counts[-1][1]:
+        if not self._counts or tokens < self._counts[-1][1]:
+            self._forget()
+            self._since = now
+            self._counts.append((now, tokens))
+        elif tokens > self._counts[-1][1]:
             self.moved_at = time.time()
-        self._counts.append((now, tokens))
+            self._counts.append((now, tokens))
+
+    def _forget(self) -> None:
+        self._counts.clear()
+        self._since = None
 
     def _ask(self, path: str) -> bytes | None:
         if time.monotonic() < self._skip_until[path]:
@@ -107,26 +128,31 @@ class Endpoints:
         return body
 
 
-def _merged(loads: Reading | None, metrics: Reading | None) -> Reading:
-    """Counts from /v1/loads, which are of this moment; usages and the counter from /metrics."""
-    if loads is None or metrics is None:
-        return loads or metrics or Reading()
-    return replace(
-        metrics,
-        running=loads.running if loads.running is not None else metrics.running,
-        queue=loads.queue if loads.queue is not None else metrics.queue,
-        cap=loads.cap,
-        pending_tokens=loads.pending_tokens,
-        kv_usage=metrics.kv_usage if metrics.kv_usage is not None and loads.running != 0 else loads.kv_usage,
+def _merged(readings: list[Reading]) -> Reading:
+    """Counts from the first that has them, which is of this moment; usages and counters from the last, unless the
+    server is idle: gauges aren't renewed then."""
+    first, last = readings[0], readings[-1]
+    if first is last:
+        return first
+    idle = first.running == 0
+    return Reading(
+        running=last.running if first.running is None else first.running,
+        queue=last.queue if first.queue is None else first.queue,
+        cap=last.cap if first.cap is None else first.cap,
+        pending_tokens=last.pending_tokens if first.pending_tokens is None else first.pending_tokens,
+        kv_usage=first.kv_usage if idle or last.kv_usage is None else last.kv_usage,
+        mamba_usage=None if idle else last.mamba_usage,
+        accept_len=None if idle else last.accept_len,
+        decoded_tokens=last.decoded_tokens,
     )
 
 
-def get(address: tuple[str, int], path: str, key: str | None) -> tuple[int, bytes]:
+def get(address: tuple[str, int], path: str, key: bytes | None) -> tuple[int, bytes]:
     """Status and body of one GET. Raises OSError (TimeoutError, ConnectionRefusedError ...), or ValueError for
     what isn't HTTP. http.client would load OpenSSL and the e-mail package: memory that a watch doesn't have."""
     lines = [f"GET {path} HTTP/1.1", f"Host: {address[0]}:{address[1]}", "Connection: close", "Accept: */*"]
     if key:
-        lines.append(f"Authorization: Bearer {key}")
+        lines.append(f"Authorization: Bearer {key.decode()}")
     deadline = time.monotonic() + TIMEOUT_S
     with socket.create_connection(address, timeout=TIMEOUT_S) as connection:
         connection.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))

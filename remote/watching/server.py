@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rackhand.contract.watch import GpuSample, State, WatchedServer
-from rackhand.engines.sglang.exposition import Reading
+from rackhand.engines import engine
+from rackhand.engines.seen import Reading
 from remote.watching.endpoints import Endpoints
 from remote.watching.server_log import FRESH_S, ServerLog
 from remote.watching.smi import GpuReading
@@ -24,13 +25,14 @@ class WatchedGpu:
     """Follows one server over its restarts: run/gpuN.json names its process and, after a restart, its log."""
 
     def __init__(
-        self, server: WatchedServer, home: Path, *, interval_s: float, key: str | None, stop: threading.Event
+        self, server: WatchedServer, home: Path, *, interval_s: float, key: bytes | None, stop: threading.Event
     ) -> None:
         self.server = server
         self._record_path = home / "run" / f"gpu{server.gpu}.json"
-        self._log = ServerLog(Path(server.log))
+        self._engine = engine(server.engine)
+        self._log = ServerLog(Path(server.log), self._engine)
         self._unread_before = self._retractions_before = self._skipped_before = 0
-        self.endpoints = Endpoints(server.url, interval_s=interval_s, key=key, stop=stop)
+        self.endpoints = Endpoints(server.url, self._engine, interval_s=interval_s, key=key, stop=stop)
 
     def start(self) -> None:
         self.endpoints.start()
@@ -118,7 +120,7 @@ class WatchedGpu:
             self._retractions_before += self._log.retractions
             self._skipped_before += self._log.tail.skipped_bytes
             self._log.tail.close()
-            self._log = ServerLog(Path(log))
+            self._log = ServerLog(Path(log), self._engine)
 
 
 def is_alive(record: dict[str, Any]) -> bool | None:

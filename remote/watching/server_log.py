@@ -8,7 +8,8 @@ from collections import deque
 from pathlib import Path
 from statistics import median
 
-from rackhand.engines.sglang import Event, read_line
+from rackhand.engines import Engine
+from rackhand.engines.seen import Event
 from remote.watching.tail import Tail, find_last_line
 
 FRESH_S = 30.0
@@ -24,7 +25,8 @@ UNSURE_GAP_S = 15.0
 class ServerLog:
     """Counts (`unread`, `retractions`) begin with the backlog; the rest is of the server's last start."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, engine: Engine) -> None:
+        self._read_line = engine.read_line
         self.tail = Tail(path)
         self.unread = 0
         self.retractions = 0
@@ -44,7 +46,7 @@ class ServerLog:
         shift = self._backlog_shift(lines) if self._first else None
         now = time.time()
         for line in lines:
-            event, unread = read_line(line)
+            event, unread = self._read_line(line)
             self.unread += unread
             if event is not None:
                 at = now if shift is None else min(now, _seconds(event.stamp) + shift if event.stamp else now)
@@ -145,14 +147,14 @@ class ServerLog:
         """What must be added to the log's own times to get Unix time: its last line came when the file changed."""
         modified = self.tail.modified
         for line in reversed(lines):
-            event, _ = read_line(line)
+            event, _ = self._read_line(line)
             if event is not None and event.stamp and modified is not None:
                 return modified - _seconds(event.stamp)
         return None
 
     def _find_cap(self) -> None:
         line = find_last_line(self.tail.path, b"max_total_num_tokens=")
-        event = read_line(line)[0] if line else None
+        event = self._read_line(line)[0] if line else None
         if event is not None and event.kind == "ready":
             self._caps[event.rank] = int(event.fields["max_running_requests"])
 

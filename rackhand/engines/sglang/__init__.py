@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 from rackhand.contract.servers import FlagFacts, Load
 from rackhand.engines import Cause, FlagMistake, Flags, Generation, Launch
-from rackhand.engines.sglang import endpoints, flags, trouble
-from rackhand.engines.sglang.event import Event as Event
+from rackhand.engines.seen import Event as Event
+from rackhand.engines.seen import Reading
+from rackhand.engines.sglang import endpoints, exposition, flags, trouble
 from rackhand.engines.sglang.log import parse_line as parse_line
 from rackhand.engines.sglang.log import read_line as read_line
 
@@ -23,6 +24,7 @@ class Sglang:
     health_path = endpoints.HEALTH
     load_paths: tuple[str, ...] = (endpoints.LOADS, endpoints.SERVER_INFO, endpoints.OLD_SERVER_INFO)
     generation_path = endpoints.CHAT
+    watch_paths: tuple[str, ...] = (exposition.LOADS, exposition.METRICS)
 
     def launch_argv(self, launch: Launch) -> tuple[str, ...]:
         return flags.launch_argv(launch)
@@ -56,6 +58,12 @@ class Sglang:
 
     def parse_load(self, path: str, text: str) -> Load | None:
         return endpoints.parse_load(path, text)
+
+    def read_line(self, text: str) -> tuple[Event | None, int]:
+        return read_line(text)
+
+    def parse_reading(self, path: str, body: bytes) -> Reading | None:
+        return exposition.parse_loads(body) if path == exposition.LOADS else exposition.parse_metrics(body)
 
     def generation_request(self) -> dict[str, object]:
         return endpoints.generation_request()

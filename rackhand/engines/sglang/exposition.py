@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+
+from rackhand.engines.seen import Reading
 
 LOADS = "/v1/loads"
 METRICS = "/metrics"
@@ -21,24 +22,6 @@ _LINE = re.compile(
     rb"(?:\{([^\n]*)\})? (\S+)(?: \d+)?$",
     re.MULTILINE,
 )
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One look at a server; None for what the answer doesn't hold. Usages are shares from 0 to 1.
-
-    `decoded_tokens` only grows while the server lives: realtime_tokens_total{mode="decode"} where there is one
-    (0.5.9 and newer), generation_tokens_total, which moves when a request ends, where not.
-    """
-
-    running: int | None = None
-    queue: int | None = None
-    cap: int | None = None
-    pending_tokens: int | None = None
-    kv_usage: float | None = None
-    mamba_usage: float | None = None
-    accept_len: float | None = None
-    decoded_tokens: float | None = None
 
 
 def parse_loads(body: bytes) -> Reading | None:
@@ -60,7 +43,11 @@ def parse_loads(body: bytes) -> Reading | None:
 
 
 def parse_metrics(body: bytes) -> Reading | None:
-    """/metrics, ranks added up (usages: the highest); None when no metric of SGLang is in it."""
+    """/metrics, ranks added up (usages: the highest); None when no metric of SGLang is in it.
+
+    The counter is realtime_tokens_total{mode="decode"} where there is one (0.5.9 and newer), and where not
+    generation_tokens_total, which moves only when a request ends.
+    """
     found: dict[str, list[float]] = {}
     for name, labels, word in _LINE.findall(body):
         key = name.decode()

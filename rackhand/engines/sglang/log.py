@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from rackhand.engines.sglang.event import Event, Kind, Value
+from rackhand.engines.seen import Event, Kind, Value
 from rackhand.engines.sglang.signs import ANY_ERROR_RE, NO_TROUBLE, START_UP, START_UP_RE, TROUBLE
 
 _STAMP = re.compile(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from rackhand.engines.sglang.event import Kind
+from rackhand.engines.seen import Kind
 
 START_UP: tuple[tuple[str, Kind, str], ...] = (
     ("server_args=", "lifecycle", "server_args"),

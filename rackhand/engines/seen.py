@@ -1,7 +1,8 @@
-"""What one line of a server's log says."""
+"""What is seen of a server at work: one line of its log, one look at its endpoints."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 Kind = Literal["decode", "prefill", "ready", "memory", "retraction", "trouble", "lifecycle"]
@@ -22,3 +23,20 @@ class Event(NamedTuple):
     sign: str = ""
     stamp: str = ""
     rank: str = ""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One look at a server; None for what the answer doesn't hold. Usages are shares from 0 to 1.
+
+    `decoded_tokens` only grows while the server lives.
+    """
+
+    running: int | None = None
+    queue: int | None = None
+    cap: int | None = None
+    pending_tokens: int | None = None
+    kv_usage: float | None = None
+    mamba_usage: float | None = None
+    accept_len: float | None = None
+    decoded_tokens: float | None = None
