@@ -1,1 +1,96 @@
-"""A remote event stream to samples."""
+"""A watch's event stream → samples, taken up again when the road breaks."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
+
+from rackhand import agent
+from rackhand.contract import from_json, to_json
+from rackhand.contract.watch import Sample, WatchRequest
+from rackhand.errors import AuthError, HostKeyError, NotRunningError, TransportError
+from rackhand.transport import Transport
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
+
+
+def follow_samples(
+    transport: Transport,
+    request: WatchRequest,
+    *,
+    python: str | None,
+    say: Callable[[str], None],
+    stop: threading.Event,
+) -> Iterator[Sample]:
+    """Samples as they come, until `stop` is set; exactly one with `request.once`.
+
+    A road that never stood raises at once. One that stood and broke is taken up again, with longer and longer pauses
+    that `say` tells of; what only a person can mend (a key, a changed host key, a stopped container) raises. Setting
+    `stop` ends the far process within a second.
+    """
+    stood, pause_s = False, FIRST_PAUSE_S
+    while not stop.is_set():
+        try:
+            with contextlib.closing(_follow_once(transport, request, python=python, stop=stop)) as samples:
+                for sample in samples:
+                    if stop.is_set():
+                        return
+                    if stood and pause_s > FIRST_PAUSE_S:
+                        say("the road is back")
+                    stood, pause_s = True, FIRST_PAUSE_S
+                    yield sample
+                    if request.once:
+                        return
+        except (AuthError, HostKeyError, NotRunningError):
+            raise
+        except TransportError as error:
+            if stop.is_set():
+                return
+            if not stood or request.once:
+                raise
+            say(f"the road broke: {error.what}; again in {pause_s:.0f} s")
+        else:
+            if stop.is_set() or request.once:
+                return
+            say(f"the watch ended by itself; again in {pause_s:.0f} s")
+        stop.wait(pause_s)
+        pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
+
+
+def _follow_once(
+    transport: Transport, request: WatchRequest, *, python: str | None, stop: threading.Event
+) -> Generator[Sample, None, None]:
+    ended = threading.Event()
+    held = not request.once
+    events = agent.call(
+        transport,
+        "watch",
+        to_json(replace(request, until_eof=held)),
+        python=python,
+        body=_held_open(stop, ended) if held else (),
+        deadline_s=60.0 if request.once else None,
+        silence_s=max(30.0, 5 * request.interval_s),
+    )
+    with contextlib.closing(events):  # type: ignore[type-var]
+        try:
+            for event in events:
+                if event.get("event") == "sample":
+                    yield _sample(event, transport.where)
+        finally:
+            ended.set()
+
+
+def _held_open(stop: threading.Event, ended: threading.Event) -> Iterator[bytes]:
+    """Keeps the far stdin open: the watch ends when it closes."""
+    while not stop.is_set() and not ended.wait(0.2):
+        yield b""
+
+
+def _sample(event: agent.Event, where: str) -> Sample:
+    try:
+        return from_json(Sample, event)
+    except ValueError as error:
+        raise TransportError("a sample of another shape", where=where, detail=str(error)) from error

@@ -15,12 +15,12 @@ from typing import Any, BinaryIO
 
 from rackhand.contract import from_json, to_json
 from rackhand.contract.servers import secrets_dir
-from rackhand.contract.watch import Sample, WatcherSample, WatchRequest
+from rackhand.contract.watch import Sample, WatchedServer, WatcherSample, WatchRequest
 from remote.redact import read_values
 from remote.watching.jobs import observe_job
 from remote.watching.outlet import Outlet
 from remote.watching.server import WatchedGpu, read_object
-from remote.watching.smi import NvidiaSmi
+from remote.watching.smi import NvidiaSmi, observe_indices
 
 FIRST_LOOK_S = 5.0
 """How long the first sample waits for nvidia-smi and the endpoints."""
@@ -52,7 +52,8 @@ class Watcher:
         self._control = home / "control.json"
         self._smi = NvidiaSmi(interval_s=request.interval_s, stop=stop, program=nvidia_smi)
         self._gpus = [
-            WatchedGpu(server, home, interval_s=request.interval_s, key=key, stop=stop) for server in request.servers
+            WatchedGpu(server, home, interval_s=request.interval_s, key=key, stop=stop)
+            for server in _there(request, home, nvidia_smi)
         ]
         self._seq = 0
         self._cpu = (time.monotonic(), time.process_time())
@@ -98,6 +99,13 @@ class Watcher:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         rss_mib = pages * os.sysconf("SC_PAGE_SIZE") / 1024**2
         return WatcherSample(None if share is None else round(share, 2), round(rss_mib, 1))
+
+
+def _there(request: WatchRequest, home: Path, nvidia_smi: str) -> tuple[WatchedServer, ...]:
+    if not request.seen_only:
+        return request.servers
+    seen = observe_indices(nvidia_smi)
+    return tuple(s for s in request.servers if s.gpu in seen or (home / "run" / f"gpu{s.gpu}.json").exists())
 
 
 def _run(watcher: Watcher, request: WatchRequest, outlet: Outlet, caller: _Caller) -> None:

@@ -37,7 +37,8 @@ class WatchedJob:
 
 @dataclass(frozen=True)
 class WatchRequest:
-    """`once` ends after the first sample. `until_eof` ends when stdin does: the caller holds it open.
+    """`once` ends after the first sample. `until_eof` ends when stdin does: the caller holds it open. `seen_only`
+    leaves out servers of GPUs that nvidia-smi doesn't list, unless they have a record in run/.
     The servers' API key is RACKHAND_API_KEY of secrets.env in the tmpfs directory of `home`.
     """
 
@@ -47,6 +48,7 @@ class WatchRequest:
     interval_s: float = 2.0
     once: bool = False
     until_eof: bool = False
+    seen_only: bool = False
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,16 @@ class NvidiaSmi:
         return count
 
 
+def observe_indices(program: str = "nvidia-smi") -> frozenset[int]:
+    """The indices of the GPUs there are; empty when nvidia-smi can't tell within 20 s."""
+    argv = [program, "--query-gpu=index", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return frozenset()
+    return frozenset(int(word) for word in done.stdout.split() if word.isdigit())
+
+
 def parse_row(line: str) -> tuple[int, GpuReading] | None:
     """GPU index and reading from one CSV row of FIELDS, the last of which may be missing."""
     words = [word.strip() for word in line.split(",")]

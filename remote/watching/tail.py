@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import BinaryIO
 
 BACKLOG_BYTES = 256 * 1024
 """Read of a file at first sight: some minutes of a busy server."""
@@ -107,13 +108,18 @@ def find_last_line(path: Path, needle: bytes, *, within_bytes: int = 256 * 1024 
             while end > max(0, size - within_bytes):
                 start = max(0, end - _CHUNK)
                 file.seek(start)
-                block = file.read(end - start + 4096)
-                found = block.rfind(needle)
+                found = file.read(end - start + len(needle)).rfind(needle)
                 if found >= 0:
-                    line_end = block.find(b"\n", found)
-                    line = block[block.rfind(b"\n", 0, found) + 1 : line_end if line_end >= 0 else None]
-                    return line.decode("utf-8", "replace")
+                    return _line_around(file, start + found)
                 end = start
     except OSError:
         return None
     return None
+
+
+def _line_around(file: BinaryIO, at: int) -> str:
+    start = max(0, at - 4096)
+    file.seek(start)
+    block = file.read(at - start + 4096)
+    begin, end = block.rfind(b"\n", 0, at - start) + 1, block.find(b"\n", at - start)
+    return block[begin : end if end >= 0 else None].decode("utf-8", "replace")

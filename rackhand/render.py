@@ -1,1 +1,0 @@
-"""Screen and plain output: the only importer of rich."""

@@ -1,0 +1,125 @@
+"""Everything the operator sees: progress, reports, tables, live metrics, errors. One screen a verb.
+
+TextScreen writes for people: in colour on a terminal (NO_COLOR is obeyed), plain otherwise. JsonScreen writes one
+object a line, each with an `event`. Both may be used from several threads.
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+import json
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self, TextIO
+
+from rackhand.contract import to_json
+from rackhand.contract.watch import Sample
+from rackhand.errors import InventoryError, RackhandError
+from rackhand.inventory import Baseline, Host
+from rackhand.report import Comparison, Report
+from rackhand.steady import total_of
+
+Rows = Sequence[Sequence[str]]
+
+
+class Screen(Protocol):
+    def say(self, where: str, text: str) -> None:
+        """Progress, as it happens."""
+
+    def show(self, host: Host, sample: Sample) -> None:
+        """One sample of one host."""
+
+    def report(self, report: Report) -> None: ...
+
+    def table(self, title: str, columns: Sequence[str], rows: Rows) -> None: ...
+
+    def compare(self, comparison: Comparison) -> None: ...
+
+    def diff(self, name: str, before: str, after: str) -> None: ...
+
+    def error(self, error: RackhandError) -> None:
+        """One line: where, what, what next; its detail only when verbose."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def screen(*, json: bool = False, verbose: bool = False, baselines: Sequence[Baseline] = ()) -> Screen:
+    """The screen of a verb on stdout. `baselines` are what show compares token rates with."""
+    _never_fail_on(sys.stdout)
+    if json:
+        return JsonScreen(sys.stdout, baselines=baselines)
+    from rackhand.render.text import TextScreen
+
+    return TextScreen(sys.stdout, verbose=verbose, baselines=baselines)
+
+
+class JsonScreen:
+    def __init__(self, out: TextIO, *, baselines: Sequence[Baseline] = ()) -> None:
+        self._out, self._baselines, self._lock = out, baselines, threading.Lock()
+
+    def say(self, where: str, text: str) -> None:
+        self._write("progress", {"where": where, "text": text})
+
+    def show(self, host: Host, sample: Sample) -> None:
+        rate = total_of(sample, "tok_s")
+        shares = {
+            b.name: {"share": None if rate is None else round(rate / b.tok_s, 4), "expected": b.expected_share}
+            for b in self._baselines
+        }
+        totals = {name: total_of(sample, name) for name in ("running", "cap", "queue", "tok_s")}
+        self._write("sample", {"where": host.where, **to_json(sample), "total": totals, "baselines": shares})
+
+    def report(self, report: Report) -> None:
+        self._write("report", report.as_json())
+
+    def table(self, title: str, columns: Sequence[str], rows: Rows) -> None:
+        self._write("table", {"title": title, "rows": [dict(zip(columns, row, strict=True)) for row in rows]})
+
+    def compare(self, comparison: Comparison) -> None:
+        rows = {label: dict(zip(comparison.phases, cells, strict=True)) for label, cells in comparison.rows}
+        self._write("comparison", {"title": comparison.title, "rows": rows, "notes": list(comparison.notes)})
+
+    def diff(self, name: str, before: str, after: str) -> None:
+        self._write("diff", {"name": name, "lines": unified(name, before, after)})
+
+    def error(self, error: RackhandError) -> None:
+        event: dict[str, Any] = {"kind": type(error).__name__, "where": error.where, "what": error.what}
+        event |= {"hint": error.hint, "exit_code": error.exit_code}
+        if isinstance(error, InventoryError):
+            event["mistakes"] = [str(mistake) for mistake in error.mistakes]
+        self._write("error", event)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._out.flush()
+
+    def _write(self, event: str, fields: Mapping[str, Any]) -> None:
+        line = json.dumps({**fields, "event": event}, ensure_ascii=False)
+        with self._lock:
+            self._out.write(line + "\n")
+            self._out.flush()
+
+
+def unified(name: str, before: str, after: str) -> list[str]:
+    """A unified diff, without newlines at the lines' ends."""
+    lines: Iterable[str] = difflib.unified_diff(
+        before.splitlines(), after.splitlines(), f"{name} (there)", f"{name} (wanted)", lineterm=""
+    )
+    return list(lines)
+
+
+def _never_fail_on(out: TextIO) -> None:
+    """A terminal that can't show a character gets a `?`."""
+    if isinstance(out, io.TextIOWrapper):
+        out.reconfigure(errors="replace")

@@ -1,0 +1,95 @@
+"""Samples as a table: one row a GPU, the totals, what the jobs say. Cells are text; styles are rich's names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rackhand.contract.watch import GpuSample, Sample, State
+from rackhand.inventory import Baseline
+from rackhand.render.words import UNKNOWN, gib, job_words, number, of, percent
+from rackhand.steady import Course, course_of, total_of
+
+COLUMNS = ("GPU", "state", "run/cap", "queue", "KV", "mamba", "tok/s", "acc", "util", "W", "GiB")
+STYLES: Mapping[State, str] = {
+    "running": "green",
+    "loading": "yellow",
+    "draining": "yellow",
+    "stalled": "bold red",
+    "stopped": "dim",
+    "dead": "bold red",
+    "unknown": "dim",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One host at one moment, ready to be drawn. `rows` have a style each."""
+
+    where: str
+    time: float
+    rows: tuple[tuple[str, tuple[str, ...]], ...]
+    totals: tuple[str, ...]
+    lines: tuple[str, ...]
+
+
+def view_of(where: str, samples: Sequence[Sample], baselines: Sequence[Baseline]) -> View:
+    """The newest of `samples`, which are one host's in order of time; the others tell its course."""
+    sample = samples[-1]
+    return View(
+        where,
+        sample.time,
+        tuple((STYLES[gpu.state], gpu_cells(gpu)) for gpu in sample.gpus),
+        total_cells(sample),
+        tuple(lines_of(sample, course_of(samples), baselines)),
+    )
+
+
+def gpu_cells(gpu: GpuSample) -> tuple[str, ...]:
+    util = UNKNOWN if gpu.util_pct is None else f"{gpu.util_pct:.0f}%"
+    accept = number(gpu.accept_len, 2) if gpu.accept_len is not None else "-"
+    memory = gib(gpu.memory_used_mib, gpu.memory_total_mib)
+    power = number(gpu.power_w)
+    if gpu.state in ("dead", "stopped", "loading", "unknown"):
+        blank = ("",) * 6
+        return (str(gpu.gpu), gpu.state, *blank, util, power, memory)
+    usage = (percent(gpu.kv_usage), percent(gpu.mamba_usage), number(gpu.tok_s), accept)
+    return (str(gpu.gpu), gpu.state, of(gpu.running, gpu.cap), number(gpu.queue), *usage, util, power, memory)
+
+
+def total_cells(sample: Sample) -> tuple[str, ...]:
+    living = sum(gpu.state in ("running", "draining", "stalled") for gpu in sample.gpus)
+    if not living:
+        running, queue, rate = "", "", ""
+    else:
+        running = of(total_of(sample, "running"), total_of(sample, "cap"))
+        queue, rate = number(total_of(sample, "queue")), number(total_of(sample, "tok_s"))
+    powers = [gpu.power_w for gpu in sample.gpus]
+    power = number(sum(p for p in powers if p is not None)) if powers and None not in powers else UNKNOWN
+    return ("all", f"{living} of {len(sample.gpus)}", running, queue, "", "", rate, "", "", power, "")
+
+
+def lines_of(sample: Sample, course: Course, baselines: Sequence[Baseline]) -> list[str]:
+    """What stands below the table."""
+    lines = [f"job {job.name}: {job_words(job.progress, job.age_s)}" for job in sample.jobs]
+    rate = total_of(sample, "tok_s")
+    facts = [f"the run is {course}"] if course != "unknown" else []
+    facts += [share_words(rate, baseline) for baseline in baselines if rate is not None]
+    lines += ["; ".join(facts)] if facts else []
+    lines += [f"GPU {gpu.gpu}: {gpu.trouble} in the log" for gpu in sample.gpus if gpu.trouble]
+    slowed = {name for gpu in sample.gpus for name in gpu.throttle} - {"power_cap"}
+    counts = (
+        (sample.unread, "log lines unread"),
+        (sum(gpu.retractions for gpu in sample.gpus), "retractions"),
+        (sample.drops, "samples dropped"),
+        (sample.skipped_bytes, "log bytes skipped"),
+    )
+    lines += [", ".join(f"{count:,} {what}" for count, what in counts if count)] if any(n for n, _ in counts) else []
+    lines += [f"slowed down: {', '.join(sorted(slowed))}"] if slowed else []
+    return lines
+
+
+def share_words(tok_s: float, baseline: Baseline) -> str:
+    """`37.6 % of b200 (25 % expected)`."""
+    words = f"{100 * tok_s / baseline.tok_s:.1f} % of {baseline.name}"
+    return words if baseline.expected_share is None else f"{words} ({100 * baseline.expected_share:g} % expected)"

@@ -1,0 +1,80 @@
+"""Figures as words. None is `?` everywhere: unknown is never zero."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+UNKNOWN = "?"
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def plain(text: str) -> str:
+    """Text from afar without control characters, which could drive the terminal; new lines and tabs stay."""
+    return _CONTROL.sub("\ufffd", text)
+
+
+def number(value: float | None, digits: int = 0) -> str:
+    return UNKNOWN if value is None else f"{value:,.{digits}f}"
+
+
+def percent(share: float | None) -> str:
+    """A share from 0 to 1."""
+    return UNKNOWN if share is None else f"{100 * share:.0f}%"
+
+
+def of(part: float | None, whole: float | None) -> str:
+    return f"{number(part)}/{number(whole)}"
+
+
+def gib(used_mib: int | None, total_mib: int | None) -> str:
+    """`83.2/95.6`, in GiB."""
+    used = None if used_mib is None else used_mib / 1024
+    total = None if total_mib is None else total_mib / 1024
+    return f"{number(used, 1)}/{number(total, 1)}"
+
+
+def duration(hours: float | None) -> str:
+    if hours is None:
+        return "unknown"
+    if hours < 1 / 30:
+        return f"{hours * 3600:.0f} s"
+    if hours < 2:
+        return f"{hours * 60:.0f} min"
+    return f"{hours:,.1f} h"
+
+
+def job_words(progress: Mapping[str, Any] | None, age_s: float | None) -> str:
+    """One line on a job from its progress.json; rate and ETA are the generator's own."""
+    if progress is None:
+        return "no progress.json that can be read"
+    done = _whole(progress, "completed")
+    before = _whole(progress, "completed_before") or 0
+    total = _whole(progress, "total")
+    finished = None if done is None else done + before
+    parts = [f"{plain(str(progress.get('status', UNKNOWN)))}: {number(finished)} of {number(total)} done"]
+    if finished is not None and total:
+        parts[0] += f" ({100 * finished / total:.1f} %)"
+    parts.append(f"{number(_real(progress, 'rate_per_sec'), 1)}/s")
+    rate = _real(progress, "tokens_per_s")
+    if rate:
+        parts.append(f"{number(rate)} tok/s at the client")
+    parts.append(f"{number(_whole(progress, 'failed'))} failed")
+    if progress.get("status") in ("running", "draining"):
+        parts.append(f"ETA {duration(_real(progress, 'eta_hours'))}")
+        if age_s is not None and age_s > 60:
+            parts.append(f"last written {duration(age_s / 3600)} ago")
+    if progress.get("message"):
+        parts.append(plain(str(progress["message"])))
+    return ", ".join(parts)
+
+
+def _whole(progress: Mapping[str, Any], name: str) -> int | None:
+    value = progress.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _real(progress: Mapping[str, Any], name: str) -> float | None:
+    value = progress.get(name)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

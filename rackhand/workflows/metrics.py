@@ -1,0 +1,78 @@
+"""tail-metrics: what servers, GPUs and jobs of each host do now, until somebody has seen enough."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from rackhand.contract.watch import Sample, WatchedJob, WatchedServer, WatchRequest
+from rackhand.errors import UsageError
+from rackhand.follow import follow_samples
+from rackhand.inventory import Fleet, Host, Job, expand
+from rackhand.report import Report
+from rackhand.serving import log_file
+from rackhand.workflows import fleet as hosts_at_work
+from rackhand.workflows.fleet import Roads, Say, Task
+
+MOST_GPUS = 16
+"""Of one host, when the inventory says `gpus: all`; those that aren't there are left out in the container."""
+LEAST_INTERVAL_S = 0.5
+
+Show = Callable[[Host, Sample], None]
+"""One sample of one host. Called from several threads."""
+
+
+def tail_metrics(
+    fleet: Fleet,
+    hosts: Sequence[Host],
+    *,
+    show: Show,
+    say: Say,
+    once: bool = False,
+    interval_s: float = 2.0,
+    roads: Roads | None = None,
+) -> Report:
+    """`show` each sample of each host; with `once` one of each, otherwise until Ctrl-C (the report's exit code is
+    then 130). One channel and one process a host. A broken road is taken up again."""
+    if interval_s < LEAST_INTERVAL_S:
+        raise UsageError(f"--interval {interval_s:g} is too short", hint=f"at least {LEAST_INTERVAL_S:g} seconds")
+    stop = threading.Event()
+
+    def work(task: Task) -> None:
+        jobs = [job for job in fleet.jobs if job.host == task.host.name]
+        request = plan_watch(task.host, jobs, once=once, interval_s=interval_s)
+        for sample in follow_samples(task.transport, request, python=task.host.python, say=task.say, stop=stop):
+            show(task.host, sample)
+
+    try:
+        return hosts_at_work.run("tail-metrics", hosts, work, say=say, roads=roads or _Roads(stop))
+    finally:
+        stop.set()
+
+
+class _Roads(Roads):
+    """Closing them, which Ctrl-C does, is no broken road: `stop` is set first."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        super().__init__()
+        self._stop = stop
+
+    def close(self) -> None:
+        self._stop.set()
+        super().close()
+
+
+def plan_watch(host: Host, jobs: Sequence[Job], *, once: bool, interval_s: float) -> WatchRequest:
+    """What is to be watched on `host`."""
+    open_ended = host.gpus is None and any(spec.gpus is None for spec in host.servers)
+    return WatchRequest(
+        home=host.home,
+        servers=tuple(
+            WatchedServer(server.gpu, server.url, log_file(host, server), server.spec.engine)
+            for server in expand(host, range(MOST_GPUS))
+        ),
+        jobs=tuple(WatchedJob(job.name, job.output) for job in jobs),
+        interval_s=interval_s,
+        once=once,
+        seen_only=open_ended,
+    )

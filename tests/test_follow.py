@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+from rackhand import follow
+from rackhand.command import Argv, Completed
+from rackhand.contract.watch import Sample, WatchRequest
+from rackhand.errors import AuthError, RackhandError, TransportError, UnreachableError
+from rackhand.follow import follow_samples
+from rackhand.transport import Stdin
+from rackhand.transport.local import Local
+
+
+class Scripted:
+    """A road that plays what each call brings: samples by number, then an error or a clean end."""
+
+    where = "pve1/ct200"
+
+    def __init__(self, *calls: tuple[int, RackhandError | None]) -> None:
+        self._calls = list(calls)
+        self.requests: list[WatchRequest] = []
+
+    def exec(self, argv: Argv, *, stdin: Stdin = b"", deadline_s: float = 60.0) -> Completed:
+        raise NotImplementedError
+
+    def stream(
+        self, argv: Argv, *, stdin: Stdin = b"", deadline_s: float | None = None, silence_s: float = 60.0
+    ) -> Generator[bytes, None, Completed]:
+        count, error = self._calls.pop(0)
+        for seq in range(count):
+            yield json.dumps({"event": "sample", "time": 1.0, "seq": seq}).encode()
+        if error is not None:
+            raise error
+        yield json.dumps({"event": "end", "nonce": argv[-2], "error": None}).encode()
+        return Completed(argv, 0, b"", b"", 0.0)
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "FIRST_PAUSE_S", 0.01)
+
+
+def followed(road: Scripted, wanted: int) -> tuple[list[int], list[str]]:
+    said: list[str] = []
+    stop = threading.Event()
+    seqs = []
+    for sample in follow_samples(road, WatchRequest("/h"), python=None, say=said.append, stop=stop):
+        seqs.append(sample.seq)
+        if len(seqs) == wanted:
+            stop.set()
+    return seqs, said
+
+
+def test_a_road_that_breaks_is_taken_up_again_and_both_are_said() -> None:
+    cut = UnreachableError("the connection was cut", where="pve1")
+    seqs, said = followed(Scripted((3, cut), (0, cut), (2, None), (9, None)), 5)
+    assert seqs == [0, 1, 2, 0, 1]
+    assert said[0].startswith("the road broke: the connection was cut; again in ")
+    assert said[1].startswith("the road broke")
+    assert said[2] == "the road is back"
+
+
+def test_a_road_that_never_stood_raises_at_once() -> None:
+    with pytest.raises(TransportError, match="no route"):
+        followed(Scripted((0, UnreachableError("no route"))), 1)
+
+
+def test_what_only_a_person_can_mend_raises_even_later() -> None:
+    with pytest.raises(AuthError):
+        followed(Scripted((1, UnreachableError("cut")), (0, AuthError("refused"))), 5)
+
+
+def test_once_takes_one_sample_and_does_not_try_again() -> None:
+    road = Scripted((3, None))
+    request = WatchRequest("/h", once=True)
+    found = list(follow_samples(road, request, python=None, say=print, stop=threading.Event()))
+    assert [sample.seq for sample in found] == [0]
+
+
+def test_a_sample_of_another_shape_is_an_error_with_a_name() -> None:
+    class Odd(Scripted):
+        def stream(self, argv: Argv, **_: object) -> Generator[bytes, None, Completed]:  # type: ignore[override]
+            yield b'{"event": "sample", "time": "noon"}'
+            return Completed(argv, 0, b"", b"", 0.0)
+
+    with pytest.raises(TransportError, match="another shape"):
+        followed(Odd(), 1)
+
+
+def test_over_a_real_road_the_far_process_ends_when_the_follower_stops(tmp_path: Path) -> None:
+    stop = threading.Event()
+    (tmp_path / "bin").mkdir()
+    seen: list[Sample] = []
+    road = Local()
+    say: Callable[[str], None] = pytest.fail
+    request = WatchRequest(str(tmp_path), interval_s=0.05)
+    for sample in follow_samples(road, request, python=sys.executable, say=say, stop=stop):
+        seen.append(sample)
+        if len(seen) == 3:
+            stop.set()
+    assert [sample.seq for sample in seen] == [0, 1, 2]
+    assert not road._running
