@@ -100,9 +100,9 @@ class Turn:
         if order.stop or order.adopt:
             self._shop.wishes.put(order.url, DRAINING)
         if order.stop:
-            self._end(order.stop, "stopping")
-        if order.adopt:
-            self._end(order.adopt, "stopping the one started by hand")
+            self._end(order.stop, "own server")
+        for process in order.adopt:
+            self._end((process,), "started by hand")
         if order.end_session:
             subprocess.run(order.end_session, capture_output=True, timeout=30, check=False)
 

@@ -14,6 +14,8 @@ from remote.state import read_record
 
 HEALTH_TIMEOUT_S = 25.0
 """SGLang's own limit for its health check is 20 s."""
+HEALTH_PERIOD_S = 1.0
+"""Each answer is a line in the server's log."""
 GENERATION_TIMEOUT_S = 120.0
 LARGEST_LOG = 16 << 20
 LAST_LINES = 12
@@ -26,6 +28,7 @@ class Readiness:
         self._kind, self._order, self._start, self._key = kind, order, start, key
         self._log = Path(start.log)
         self._offset = self._begin = self._log.stat().st_size if self._log.exists() else 0
+        self._next_health = 0.0
         self.pane: Process | None = None
         self.stage = ""
 
@@ -44,6 +47,8 @@ class Readiness:
         """The first cause in this start's log, and the last lines."""
         record = self._record()
         lines = self._lines(self._begin, LARGEST_LOG)
+        if record is None and lines:
+            return f"its script failed: {lines[-1]}", tuple(lines[-LAST_LINES:])
         cause = self._kind.find_cause(lines, None if record is None else record.exit_status)
         return f"{cause.text}; {cause.hint}" if cause.hint else cause.text, tuple(lines[-LAST_LINES:])
 
@@ -52,8 +57,11 @@ class Readiness:
 
     def ask(self, deadline: float) -> tuple[str, Load | None]:
         """("", None): not yet. (trouble, None): healthy, but it does not generate. ("", load): ready."""
+        if time.monotonic() < self._next_health:
+            return "", None
         health = ask(self._order.url, self._kind.health_path, timeout_s=HEALTH_TIMEOUT_S, key=self._key)
         if health.status != 200:
+            self._next_health = time.monotonic() + (0.0 if health.refused else HEALTH_PERIOD_S)
             return "", None
         left = max(1.0, min(GENERATION_TIMEOUT_S, deadline - time.monotonic()))
         probe = observe_server(self._kind, self._order.url, self._key, left)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
-from rackhand.contract import from_json
+from rackhand.contract import from_json, to_json
 from rackhand.contract.servers import (
     Load,
     OwnServer,
@@ -23,6 +24,18 @@ from remote.gpu_memory import Baselines, observe_gpus
 from remote.journal import read_json
 
 LOAD_TIMEOUT_S = 3.0
+
+
+def observe(asked: dict[str, Any]) -> dict[str, Any]:
+    """For the verb `observe`: `home` asks for the servers (with `loads`: what they do now), `outputs` for jobs."""
+    answer: dict[str, Any] = {}
+    if home := asked.get("home"):
+        answer["servers"] = to_json(observe_servers(str(home), ask_loads=bool(asked.get("loads", True))))
+    if outputs := asked.get("outputs"):
+        from remote.job_file import observe_state
+
+        answer["jobs"] = [to_json(observe_state(Path(output))) for output in outputs]
+    return answer
 
 
 def observe_servers(home: str, *, engine_name: str = "sglang", ask_loads: bool = True) -> ServersState:

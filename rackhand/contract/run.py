@@ -1,0 +1,73 @@
+"""The verb `job`: start a generator, or stop it. What is asked and what is answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rackhand.contract.job import JobState
+from rackhand.contract.servers import Probe
+
+
+@dataclass(frozen=True)
+class StartRun:
+    """`tmux` makes the session that runs `script_path`, which `script` replaces; `log` is what the script appends to.
+
+    `servers` are root URLs, asked for one real generation each before anything starts; those that give one become
+    active in control.json. `sampling` and `prompts` must be what the output was made from.
+    """
+
+    output: str
+    prompts: str
+    sampling: dict[str, Any]
+    servers: tuple[str, ...]
+    tmux: tuple[str, ...]
+    end_session: tuple[str, ...]
+    script_path: str
+    script: str
+    log: str
+    shards: int = 1
+    engine: str = "sglang"
+    probe_timeout_s: float = 60.0
+    start_timeout_s: float = 120.0
+
+
+@dataclass(frozen=True)
+class StopRun:
+    """SIGTERM (drain), after `drain_timeout_s` a second one (give back what is in flight), at last SIGKILL."""
+
+    output: str
+    drain_timeout_s: float = 300.0
+    hurry_timeout_s: float = 15.0
+    end_session: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """Exactly one of `start` and `stop`. `secrets` are put on the tmpfs first."""
+
+    home: str
+    start: StartRun | None = None
+    stop: StopRun | None = None
+    secrets: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunNote:
+    """Event `note`: a line for the operator while it works."""
+
+    text: str
+    event: str = "note"
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Event `run`, the last one. `outcome`: started; ended (it was done at once, or it failed: `status`, `lines`);
+    running (another one holds the output); stopped; killed (it did not end when asked); idle (nothing to stop)."""
+
+    outcome: Literal["started", "ended", "running", "stopped", "killed", "idle"]
+    state: JobState
+    probes: tuple[Probe, ...] = ()
+    status: int | None = None
+    lines: tuple[str, ...] = ()
+    event: str = "run"

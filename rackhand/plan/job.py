@@ -1,0 +1,118 @@
+"""A job: what is wanted and what was observed → start the generator, stop it, or nothing. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rackhand import tmux
+from rackhand.command import Argv
+from rackhand.contract import from_json
+from rackhand.contract.job import JobState
+from rackhand.contract.run import StartRun, StopRun
+from rackhand.contract.servers import argv_digest
+from rackhand.errors import PreconditionError
+from rackhand.facts import Facts
+from rackhand.inventory import Host, Job, Server
+from rackhand.serving import generate_values, interpreter
+from rackhand.template import render_script
+
+NEW_OUTPUTS = 20
+"""How many outputs `--new` looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartJob:
+    """One call of the verb `job`; `line` says in words what it will do."""
+
+    order: StartRun
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopJob:
+    order: StopRun
+    line: str
+
+
+def parse_jobs(facts: Facts) -> tuple[JobState, ...]:
+    """What remote.state answered about outputs, in the order asked. ValueError on another shape."""
+    return tuple(from_json(JobState, item) for item in facts.jobs or ())
+
+
+def job_outputs(job: Job, *, new: bool = False) -> tuple[str, ...]:
+    """The outputs to look at: the job's own, and with `new` OUTPUT-2, OUTPUT-3 ..."""
+    first = job.output.rstrip("/")
+    return (first, *(f"{first}-{i}" for i in range(2, NEW_OUTPUTS + 1))) if new else (first,)
+
+
+def choose_output(host: Host, job: Job, states: Sequence[JobState]) -> Job:
+    """The job with the first output that doesn't exist yet."""
+    for state in states:
+        if not state.exists:
+            return dataclasses.replace(job, output=state.output)
+    raise PreconditionError(
+        f"{len(states)} outputs like {job.output} exist", where=host.where, hint="set another output of the job"
+    )
+
+
+def plan_resume(
+    host: Host, job: Job, state: JobState, servers: Sequence[Server], *, concurrency: int | str | None = None
+) -> StartJob | None:
+    """None when its generator runs already. PreconditionError when the host has no server."""
+    if state.pid is not None:
+        return None
+    if not servers:
+        raise PreconditionError("no server to ask", where=host.where, hint=f"add servers to hosts.{host.name}")
+    argv = generate_argv(host, job, servers, concurrency)
+    path = f"{host.home}/run/generate-{job.name}.sh"
+    order = StartRun(
+        output=job.output,
+        prompts=job.prompts,
+        sampling=dict(job.sampling),
+        servers=tuple(server.url for server in servers),
+        tmux=tmux.new_session_argv(host.home, job.session, ("/bin/bash", path), digest=argv_digest(argv)),
+        end_session=tmux.kill_session_argv(host.home, job.session),
+        script_path=path,
+        script=render_script("generate.sh.j2", generate_values(host, job, argv)),
+        log=str(generate_values(host, job, argv)["log"]),
+        engine=servers[0].spec.engine,
+    )
+    done = f", {state.finished} already done" if state.finished else ""
+    return StartJob(order, f"start job {job.name} on {len(servers)} servers{done}")
+
+
+def plan_stop(host: Host, job: Job, state: JobState, *, timeout_s: float = 300.0) -> StopJob | None:
+    """None when no generator runs."""
+    if state.pid is None:
+        return None
+    end = tmux.kill_session_argv(host.home, job.session)
+    return StopJob(StopRun(job.output, timeout_s, end_session=end), f"stop job {job.name} (pid {state.pid})")
+
+
+def generate_argv(host: Host, job: Job, servers: Sequence[Server], concurrency: int | str | None = None) -> Argv:
+    """The generator's command line. The API key is in its environment."""
+    argv = [interpreter(host), f"{host.home}/remote.pyz", "generate", "--prompts", job.prompts, "--output", job.output]
+    for server in servers:
+        argv += ["--server", server.url]
+    argv += ["--concurrency", str(concurrency or job.concurrency), "--control", f"{host.home}/control.json"]
+    if job.model:
+        argv += ["--model", job.model]
+    if job.sampling:
+        argv += ["--sampling", json.dumps(dict(job.sampling), sort_keys=True)]
+    return tuple(argv)
+
+
+def render_progress(state: JobState) -> str:
+    """`747 of 653929 done, 2.9/s, 62.1 h left, 512 in flight`; what isn't known stays out."""
+    progress = state.progress
+    if progress is None:
+        return f"{state.finished} done"
+    total = "" if progress.total is None else f" of {progress.total}"
+    eta = "" if progress.eta_hours is None else f", {progress.eta_hours:.1f} h left"
+    failed = f", {progress.failed} failed" if progress.failed else ""
+    rate = f", {progress.rate_per_sec:.1f}/s" if state.pid is not None else ""
+    flight = f", {progress.in_flight} in flight" if state.pid is not None else ""
+    return f"{state.finished}{total} done{failed}{rate}{eta}{flight}"

@@ -1,0 +1,192 @@
+"""Servers: what is wanted and what was observed → one order for each GPU. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rackhand import tmux
+from rackhand.contract import from_json
+from rackhand.contract.servers import (
+    FlagFacts,
+    OwnServer,
+    Process,
+    ServerOrder,
+    ServersState,
+    Start,
+    Stray,
+    argv_digest,
+)
+from rackhand.engines import engine
+from rackhand.errors import PreconditionError, UsageError
+from rackhand.facts import Facts
+from rackhand.inventory import Host, Server
+from rackhand.serving import log_file, script_file, serve_values, server_argv
+from rackhand.template import render_script
+
+
+@dataclass(frozen=True, slots=True)
+class ServeGpus:
+    """One call of the verb `servers`; `lines` say in words what it will do, GPU by GPU."""
+
+    orders: tuple[ServerOrder, ...]
+    lines: tuple[str, ...]
+    at_once: int = 0
+
+
+def parse_servers(facts: Facts) -> ServersState:
+    """What remote.state answered about servers; empty when it wasn't asked. ValueError on another shape."""
+    return ServersState() if facts.servers is None else from_json(ServersState, facts.servers)
+
+
+def plan_restart(
+    host: Host,
+    facts: Facts,
+    servers: Sequence[Server],
+    flags: Mapping[str, FlagFacts],
+    *,
+    adopt: bool = False,
+    at_once: int = 0,
+) -> ServeGpus:
+    """Stop what runs on the GPUs of `servers`, start these. `flags` by interpreter, from the verb `probe`.
+
+    UsageError with every flag that the installed version would refuse; PreconditionError when a server that somebody
+    started by hand is in the way and `adopt` is not set.
+    """
+    _check_flags(host, servers, flags)
+    state = parse_servers(facts)
+    uuids = {gpu.index: gpu.uuid for gpu in facts.gpus}
+    in_the_way = {server.gpu: _strays_of(state, uuids[server.gpu], server.port) for server in servers}
+    if not adopt:
+        _refuse_strays(host, tuple(stray for strays in in_the_way.values() for stray in strays))
+    orders = tuple(
+        _order(
+            host,
+            server,
+            flags[server.spec.python],
+            uuid=uuids[server.gpu],
+            state=state,
+            strays=in_the_way[server.gpu],
+        )
+        for server in servers
+    )
+    return ServeGpus(orders, tuple(_say(order) for order in orders), at_once)
+
+
+def plan_stop_servers(host: Host, facts: Facts, gpus: Sequence[int] | None = None) -> ServeGpus:
+    """Stop every server of ours, or those on `gpus`. Nothing to do when none lives: `orders` is empty."""
+    uuids = {gpu.index: gpu.uuid for gpu in facts.gpus}
+    orders = tuple(
+        ServerOrder(
+            gpu=own.record.gpu,
+            uuid=uuids[own.record.gpu],
+            url=f"http://127.0.0.1:{own.record.port}",
+            stop=_targets(own),
+            end_session=tmux.kill_session_argv(host.home, own.record.session),
+            stop_timeout_s=_stop_timeout_s(host, own.record.gpu),
+        )
+        for own in parse_servers(facts).own
+        if own.living and own.record.gpu in uuids and (gpus is None or own.record.gpu in gpus)
+    )
+    return ServeGpus(orders, tuple(_say(order) for order in orders))
+
+
+def strays_in_the_way(facts: Facts, servers: Sequence[Server]) -> tuple[Stray, ...]:
+    """Server processes that somebody else started on the GPUs or ports of `servers`."""
+    state, uuids = parse_servers(facts), {gpu.index: gpu.uuid for gpu in facts.gpus}
+    found = {stray for server in servers for stray in _strays_of(state, uuids[server.gpu], server.port)}
+    return tuple(sorted(found, key=lambda stray: stray.process.pid))
+
+
+def render_stray(stray: Stray) -> str:
+    kind = "left over" if stray.orphan else "started by hand"
+    port = f", port {stray.port}" if stray.port else ""
+    return f"pid {stray.process.pid} ({kind}{port}, GPU {stray.gpu_uuid or 'unknown'}): {stray.command}"
+
+
+def _check_flags(host: Host, servers: Sequence[Server], flags: Mapping[str, FlagFacts]) -> None:
+    problems: list[str] = []
+    for server in servers:
+        facts = flags.get(server.spec.python)
+        if facts is None or facts.error:
+            why = facts.error if facts else "it was not asked"
+            raise PreconditionError(f"flags of {server.spec.python} unknown: {why}", where=host.where)
+        kind = engine(server.spec.engine)
+        args = kind.translate(server.args, version=facts.version, known=frozenset(facts.options))
+        for mistake in kind.check_flags(args, facts):
+            text = f"{mistake.what}; {mistake.hint}" if mistake.hint else mistake.what
+            problems += [] if text in problems else [text]
+    if problems:
+        raise UsageError("\n".join(problems), where=host.where, hint="nothing was stopped")
+
+
+def _strays_of(state: ServersState, uuid: str, port: int) -> tuple[Stray, ...]:
+    return tuple(s for s in state.strays if s.gpu_uuid in (uuid, None) or s.port == port)
+
+
+def _refuse_strays(host: Host, strays: tuple[Stray, ...]) -> None:
+    if not strays:
+        return
+    listed = "\n  ".join(dict.fromkeys(render_stray(stray) for stray in strays))
+    raise PreconditionError(
+        f"servers that rackhand did not start are in the way:\n  {listed}\n",
+        where=host.where,
+        hint="--adopt stops them, or end them yourself",
+    )
+
+
+def _order(
+    host: Host, server: Server, flags: FlagFacts, *, uuid: str, state: ServersState, strays: tuple[Stray, ...]
+) -> ServerOrder:
+    argv = server_argv(host, server, version=flags.version, known=frozenset(flags.options))
+    deployed = server_argv(host, dataclasses.replace(server, args=server.spec.args))
+    script, path = None, script_file(host, server.gpu)
+    if argv != deployed:
+        path = f"{host.home}/run/serve-gpu{server.gpu}.sh"
+        script = render_script("serve.sh.j2", serve_values(host, server, argv))
+    running = next((own for own in state.own if own.record.gpu == server.gpu), None)
+    return ServerOrder(
+        gpu=server.gpu,
+        uuid=uuid,
+        url=server.url,
+        engine=server.spec.engine,
+        stop=_targets(running) if running else (),
+        end_session=tmux.kill_session_argv(host.home, server.session),
+        stop_timeout_s=server.spec.stop_timeout_s,
+        adopt=tuple(stray.process for stray in strays),
+        start=Start(
+            port=server.port,
+            nccl_port=server.nccl_port,
+            tmux=tmux.new_session_argv(host.home, server.session, ("/bin/bash", path, uuid), digest=argv_digest(argv)),
+            record=f"{host.home}/run/gpu{server.gpu}.json",
+            log=log_file(host, server),
+            script_path=path,
+            script=script,
+            ready_timeout_s=server.spec.ready_timeout_s,
+        ),
+    )
+
+
+def _targets(own: OwnServer) -> tuple[Process, ...]:
+    return own.living
+
+
+def _stop_timeout_s(host: Host, gpu: int) -> float:
+    for spec in host.servers:
+        if spec.gpus is None or gpu in spec.gpus:
+            return spec.stop_timeout_s
+    return 120.0
+
+
+def _say(order: ServerOrder) -> str:
+    steps: list[Any] = []
+    if order.stop:
+        steps.append(f"stop pid {order.stop[0].pid}")
+    if order.adopt:
+        steps.append("stop what was started by hand: pid " + ", ".join(str(p.pid) for p in order.adopt))
+    if order.start:
+        how = "with other flags than deployed" if order.start.script else "as deployed"
+        steps.append(f"start on port {order.start.port} {how}")
+    return f"GPU {order.gpu}: " + ", then ".join(steps)
