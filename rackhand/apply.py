@@ -10,8 +10,10 @@ from rackhand.deliver import send
 from rackhand.inventory import Host
 from rackhand.plan import Action
 from rackhand.plan.deploy import SendFiles, StartContainer
+from rackhand.plan.servers import ServeGpus
 from rackhand.power import start_container
 from rackhand.report import Outcome
+from rackhand.serve import serve_gpus
 from rackhand.transport import Transport
 
 
@@ -25,15 +27,17 @@ class Place:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-def apply(action: Action, place: Place) -> Outcome:
-    """Raises RackhandError when it failed."""
+def apply(action: Action, place: Place) -> tuple[Outcome, ...]:
+    """What was done, one thing an outcome. Raises RackhandError when nothing more can be done."""
     match action:
         case StartContainer():
             start_container(place.transport, place.host, place.say)
-            return Outcome(f"started container {action.vmid}")
+            return (Outcome(f"started container {action.vmid}"),)
         case SendFiles():
             send(place.transport, place.host, action, place.say)
-            return Outcome(_sent(action), detail="\n".join(_changes(action)))
+            return (Outcome(_sent(action), detail="\n".join(_changes(action))),)
+        case ServeGpus():
+            return serve_gpus(place.transport, place.host, action, place.options["serve"], place.say)
 
 
 def _sent(action: SendFiles) -> str:

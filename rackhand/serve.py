@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from rackhand import agent
 from rackhand.contract import from_json, to_json
@@ -17,6 +18,8 @@ from rackhand.contract.servers import (
 )
 from rackhand.errors import TransportError
 from rackhand.inventory import Host
+from rackhand.plan.servers import ServeGpus
+from rackhand.report import Outcome
 from rackhand.serving import interpreter
 from rackhand.transport import Transport
 
@@ -25,24 +28,48 @@ SILENCE_S = 60.0
 SLACK_S = 120.0
 
 
+@dataclass
+class Serving:
+    """What a call of `servers` needs beside its orders, and how far each GPU came, also when the road breaks."""
+
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    steps: dict[int, Step] = field(default_factory=dict)
+
+
+def serve_gpus(
+    transport: Transport, host: Host, action: ServeGpus, serving: Serving, say: Callable[[str], None]
+) -> tuple[Outcome, ...]:
+    """Every GPU's order carried out; one that fails leaves the others going."""
+
+    def on_step(step: Step) -> None:
+        serving.steps[step.gpu] = step
+        say(f"GPU {step.gpu}: {step.step}{': ' if step.text else ''}{step.text}")
+
+    results = start_servers(transport, host, action, secrets=serving.secrets, on_step=on_step)
+    outcomes: list[Outcome] = []
+    for order in action.orders:
+        outcomes += _outcomes(order, results[order.gpu], action.before.get(order.gpu))
+    return tuple(outcomes)
+
+
 def start_servers(
     transport: Transport,
     host: Host,
-    orders: Sequence[ServerOrder],
+    action: ServeGpus,
     *,
     secrets: Mapping[str, str],
-    at_once: int = 0,
     on_step: Callable[[Step], None],
 ) -> dict[int, ServerResult]:
     """One call for all GPUs; a result for each. A road that breaks in the middle raises TransportError."""
-    request = ServersRequest(host.home, tuple(orders), dict(secrets), at_once)
+    orders = action.orders
+    request = ServersRequest(host.home, orders, dict(secrets), action.at_once)
     results: dict[int, ServerResult] = {}
     for event in agent.call(
         transport,
         "servers",
         to_json(request),
         python=interpreter(host),
-        deadline_s=_deadline_s(orders, at_once),
+        deadline_s=_deadline_s(orders, action.at_once),
         silence_s=SILENCE_S,
     ):
         if event.get("event") == "step":
@@ -69,6 +96,23 @@ def observe_health(transport: Transport, host: Host, urls: Sequence[str], *, tim
     request = ProbeRequest(host.home, urls=tuple(urls), timeout_s=timeout_s)
     events = agent.call(transport, "probe", to_json(request), python=interpreter(host), deadline_s=timeout_s + SLACK_S)
     return [from_json(Probe, event) for event in events if event.get("event") == "probe"]
+
+
+def _outcomes(order: ServerOrder, result: ServerResult, before: int | None) -> list[Outcome]:
+    """A GPU whose old server was stopped and whose new one failed has an outcome for each."""
+    name = f"GPU {order.gpu}"
+    if result.ok and order.start is None:
+        return [Outcome(f"{name}: stopped")]
+    if result.ok:
+        after = result.capacity.max_running if result.capacity else None
+        change = f"{'-' if before is None else before} → {'unknown' if after is None else after} running at most"
+        return [Outcome(f"{name}: ready in {result.seconds:.0f} s, {change}")]
+    stopped = [Outcome(f"{name}: stopped pid {order.stop[0].pid}")] if order.stop and result.step != "stopping" else []
+    state = "still running, " if result.running else ""
+    return [
+        *stopped,
+        Outcome(f"{name}: {state}failed while {result.step}: {result.cause}", "failed", "\n".join(result.lines)),
+    ]
 
 
 def _deadline_s(orders: Sequence[ServerOrder], at_once: int) -> float:

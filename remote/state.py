@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,9 +33,8 @@ def observe(asked: dict[str, Any]) -> dict[str, Any]:
     if home := asked.get("home"):
         answer["servers"] = to_json(observe_servers(str(home), ask_loads=bool(asked.get("loads", True))))
     if outputs := asked.get("outputs"):
-        from remote.job_file import observe_state
-
-        answer["jobs"] = [to_json(observe_state(Path(output))) for output in outputs]
+        look = importlib.import_module("remote.job_file").observe_state
+        answer["jobs"] = [to_json(look(Path(output))) for output in outputs]
     return answer
 
 

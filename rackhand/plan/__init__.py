@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from rackhand.plan.deploy import SendFiles, StartContainer
+from rackhand.plan.servers import ServeGpus
 
-Action = StartContainer | SendFiles
+Action = StartContainer | SendFiles | ServeGpus
 """One step on one host; apply.py has one arm for each."""
 
-__all__ = ["Action", "SendFiles", "StartContainer"]
+__all__ = ["Action", "SendFiles", "ServeGpus", "StartContainer"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rackhand import tmux
@@ -29,11 +29,13 @@ from rackhand.template import render_script
 
 @dataclass(frozen=True, slots=True)
 class ServeGpus:
-    """One call of the verb `servers`; `lines` say in words what it will do, GPU by GPU."""
+    """One call of the verb `servers`; `lines` say in words what it will do, GPU by GPU. `before` is the effective
+    capacity (running requests) of each server that runs now, as far as it said it."""
 
     orders: tuple[ServerOrder, ...]
     lines: tuple[str, ...]
     at_once: int = 0
+    before: Mapping[int, int] = field(default_factory=dict)
 
 
 def parse_servers(facts: Facts) -> ServersState:
@@ -72,7 +74,7 @@ def plan_restart(
         )
         for server in servers
     )
-    return ServeGpus(orders, tuple(_say(order) for order in orders), at_once)
+    return ServeGpus(orders, tuple(_say(order) for order in orders), at_once, _capacities(state))
 
 
 def plan_stop_servers(host: Host, facts: Facts, gpus: Sequence[int] | None = None) -> ServeGpus:
@@ -167,6 +169,11 @@ def _order(
             ready_timeout_s=server.spec.ready_timeout_s,
         ),
     )
+
+
+def _capacities(state: ServersState) -> dict[int, int]:
+    loads = {own.record.gpu: own.load for own in state.own if own.load is not None}
+    return {gpu: load.capacity.max_running for gpu, load in loads.items() if load.capacity is not None}
 
 
 def _targets(own: OwnServer) -> tuple[Process, ...]:

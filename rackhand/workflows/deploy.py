@@ -76,7 +76,7 @@ def local_uploads(jobs: Sequence[Job]) -> tuple[LocalUpload, ...]:
 
 def _deploy_host(task: Task, jobs: Sequence[Job], choice: Choice) -> None:
     host = task.host
-    sources = _read_sources(host)
+    sources = read_sources(host)
     here = [job for job in jobs if job.upload is not None and job.upload.is_file()]
     uploads = local_uploads(here)
 
@@ -92,7 +92,7 @@ def _deploy_host(task: Task, jobs: Sequence[Job], choice: Choice) -> None:
             task.add(str(action), "planned", mask(diff_of(action, facts), secrets))
     else:
         for action in actions:
-            task.outcomes.append(apply(action, Place(host, task.transport, task.say)))
+            task.outcomes.extend(apply(action, Place(host, task.transport, task.say)))
         if actions:
             facts = look(texts=False)
             _check_done(host, facts, plan_deploy(host, facts, files, _hashed(uploads, facts)))
@@ -114,7 +114,7 @@ def _look_or_start(task: Task, choice: Choice, look: Callable[[], Facts]) -> Fac
         if not choice.yes and not (choice.confirm and choice.confirm(f"{task.host.where} is stopped. Start it?")):
             hint = f"run again with --yes to start it, or: pct start {road.vmid}"
             raise PreconditionError(stopped.what, where=stopped.where, hint=hint) from stopped
-        task.outcomes.append(apply(StartContainer(road.vmid), Place(task.host, task.transport, task.say)))
+        task.outcomes.extend(apply(StartContainer(road.vmid), Place(task.host, task.transport, task.say)))
         return look()
 
 
@@ -127,7 +127,8 @@ def _check_done(host: Host, facts: Facts, left: Sequence[SendFiles]) -> None:
         raise PreconditionError(facts.environment.problem, where=host.where, hint=hint)
 
 
-def _read_sources(host: Host) -> Mapping[Path, bytes]:
+def read_sources(host: Host) -> Mapping[Path, bytes]:
+    """The bytes of the host's own files. PreconditionError for one that can't be read."""
     try:
         return {file.src: file.src.read_bytes() for file in host.files}
     except OSError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import shlex
@@ -157,7 +156,3 @@ def await_true(check: Callable[[], object], what: str, timeout_s: float = 30.0) 
     while not check():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)
-
-
-def replace_server(server: Server, **changes: Any) -> Server:
-    return dataclasses.replace(server, spec=dataclasses.replace(server.spec, **changes))

@@ -24,7 +24,10 @@ from rackhand.facts import Facts, GpuFacts
 from rackhand.inventory import Server
 from rackhand.plan.servers import ServeGpus, plan_restart, plan_stop_servers
 from remote import processes
-from tests.remote_servers.site import ROOT, Site, await_true, replace_server
+from remote.ask import ask
+from tests.remote_servers.site import ROOT, Site, await_true
+
+pytestmark = pytest.mark.lab
 
 KNOWN = {"mamba-ssm-dtype", "mem-fraction-static", "mamba-scheduler-strategy", "max-running-requests"}
 FLAGS = {sys.executable: FlagFacts(sys.executable, "0.5.11", dict.fromkeys(KNOWN, ()))}
@@ -147,20 +150,28 @@ def test_a_taken_port_is_found_before_the_start(site: Site) -> None:
     assert f"port {site.server(0).port} is taken" in result["cause"]
 
 
-def test_health_200_without_a_generation_is_not_ready(site: Site) -> None:
-    faults.set_fault(site.lab, 0, "hang", after=1)
-    result = restart(site, [replace_server(site.server(0), ready_timeout_s=8.0)])[0]
-    assert (result["ok"], result["running"]) == (False, True)
-    assert "health answers 200, but: no answer" in result["cause"]
-
-
-def test_children_that_outlived_a_killed_server_are_ended_by_the_next_restart(site: Site) -> None:
-    faults.set_fault(site.lab, 0, "orphan")
+def test_a_server_that_hangs_with_health_200_is_not_healthy(site: Site) -> None:
     assert restart(site, [site.server(0)])[0]["ok"]
+    url = site.server(0).url
+    (probe, _) = site.events("probe", ProbeRequest(str(site.home), urls=(url,)))
+    assert (probe["healthy"], probe["load"]["capacity"]["max_running"]) == (True, 37)
+    faults.set_fault(site.lab, 0, "hang")
+    faults.set_fault(site.lab, 0, "orphan")
+    await_true(
+        lambda: not site.events("probe", ProbeRequest(str(site.home), urls=(url,), timeout_s=1.5))[-2]["healthy"],
+        "the probe asks for a generation",
+    )
+    with site.inside():
+        assert ask(url, "/health", timeout_s=25).status == 200
+    _check_orphans_are_ended(site)
+
+
+def _check_orphans_are_ended(site: Site) -> None:
     (own,) = site.observe().own
     os.kill(own.record.pid, signal.SIGKILL)
     await_true(lambda: not site.observe().own[0].alive, "the record sees it end")
     assert site.observe().own[0].living, "an orphan is left"
+    faults.clear_faults(site.lab)
     assert restart(site, [site.server(0)])[0]["ok"]
     assert not [p for p in own.living if processes.lives(p)]
 

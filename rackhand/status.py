@@ -1,0 +1,93 @@
+"""One host's servers and jobs as the operator wants to see them. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rackhand.contract.servers import OwnServer, Stray
+from rackhand.facts import Facts, GpuFacts
+from rackhand.inventory import Host, expand
+from rackhand.plan.servers import parse_servers, render_stray
+
+
+@dataclass(frozen=True, slots=True)
+class GpuStatus:
+    """One GPU. `state`: serving, loading (alive, no answer), crashed, stopped, by hand, empty; None is unknown."""
+
+    gpu: int
+    state: str
+    running: int | None = None
+    queued: int | None = None
+    max_running: int | None = None
+    memory_used_mib: int | None = None
+    memory_total_mib: int | None = None
+    pid: int | None = None
+    port: int | None = None
+    wish: str | None = None
+    exit_status: int | None = None
+
+    def __str__(self) -> str:
+        parts = [self.state if self.exit_status is None else f"{self.state} (exit {self.exit_status})"]
+        if self.running is not None:
+            cap = "?" if self.max_running is None else self.max_running
+            parts.append(f"{self.running}/{cap} running, {self.queued} queued")
+        if self.memory_used_mib is not None:
+            parts.append(f"{self.memory_used_mib}/{self.memory_total_mib or '?'} MiB")
+        parts += [f"port {self.port}"] if self.port is not None else []
+        parts += [f"pid {self.pid}"] if self.pid is not None else []
+        parts += [self.wish] if self.wish not in (None, "active") and self.state == "serving" else []
+        return ", ".join(str(part) for part in parts)
+
+
+def gpu_statuses(host: Host, facts: Facts) -> tuple[GpuStatus, ...]:
+    """Every GPU that nvidia-smi shows or that a server of the inventory wants, by index."""
+    state = parse_servers(facts)
+    own = {server.record.gpu: server for server in state.own}
+    seen = {gpu.index: gpu for gpu in facts.gpus}
+    wanted = {server.gpu for server in expand(host, seen)}
+    return tuple(
+        _status(gpu, seen.get(gpu), own.get(gpu), state.strays, state.wishes) for gpu in sorted({*seen, *own, *wanted})
+    )
+
+
+def stray_lines(facts: Facts) -> tuple[str, ...]:
+    return tuple(render_stray(stray) for stray in parse_servers(facts).strays)
+
+
+def _status(
+    index: int, gpu: GpuFacts | None, own: OwnServer | None, strays: tuple[Stray, ...], wishes: dict[str, str]
+) -> GpuStatus:
+    used, total = (gpu.memory_used_mib, gpu.memory_total_mib) if gpu else (None, None)
+    by_hand = [stray for stray in strays if gpu is not None and stray.gpu_uuid == gpu.uuid]
+    if own is None or not own.alive:
+        if by_hand:
+            stray = by_hand[0]
+            return GpuStatus(
+                index,
+                "by hand",
+                memory_used_mib=used,
+                memory_total_mib=total,
+                pid=stray.process.pid,
+                port=stray.port,
+            )
+        return _not_serving(index, own, used, total)
+    load, capacity = own.load, own.load.capacity if own.load else None
+    return GpuStatus(
+        index,
+        "serving" if load else "loading",
+        running=load.running if load else None,
+        queued=load.queued if load else None,
+        max_running=capacity.max_running if capacity else None,
+        memory_used_mib=used,
+        memory_total_mib=total,
+        pid=own.record.pid,
+        port=own.record.port,
+        wish=wishes.get(f"http://127.0.0.1:{own.record.port}"),
+    )
+
+
+def _not_serving(index: int, own: OwnServer | None, used: int | None, total: int | None) -> GpuStatus:
+    crashed = own is not None and not own.record.asked and own.record.exit_status not in (None, 0)
+    state = "empty" if own is None else "crashed" if crashed or own.record.exit_status is None else "stopped"
+    status = own.record.exit_status if own is not None and state == "crashed" else None
+    return GpuStatus(index, state, memory_used_mib=used, memory_total_mib=total, exit_status=status)

@@ -1,0 +1,171 @@
+"""restart-servers and status: what runs on each GPU, and what should."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from rackhand import tmux
+from rackhand.apply import Place, apply
+from rackhand.arguments import NO_VALUES, FlagValue
+from rackhand.bundle import own_paths, render_bundle
+from rackhand.errors import PreconditionError, TransportError
+from rackhand.facts import Facts
+from rackhand.inventory import Fleet, Host, Job, Server, servers_of
+from rackhand.observe import observe
+from rackhand.plan.deploy import plan_deploy
+from rackhand.plan.job import parse_jobs, render_progress
+from rackhand.plan.servers import ServeGpus, plan_restart, render_stray, strays_in_the_way
+from rackhand.report import Report
+from rackhand.secrets import resolve
+from rackhand.serve import Serving, observe_flags
+from rackhand.serving import render_secrets, secret_refs
+from rackhand.status import gpu_statuses, stray_lines
+from rackhand.transport import Transport
+from rackhand.workflows import fleet as hosts_at_work
+from rackhand.workflows.deploy import Choice, read_sources
+from rackhand.workflows.fleet import Roads, Say, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """What the operator asked for: `gpus` None is all, `overrides` are this start's flags, `at_once` 0 starts all
+    together, `timeout_s` None keeps the inventory's ready_timeout_s."""
+
+    gpus: tuple[int, ...] | None = None
+    overrides: Mapping[str, FlagValue] = field(default_factory=lambda: NO_VALUES)
+    timeout_s: float | None = None
+    adopt: bool = False
+    at_once: int = 0
+
+
+def restart_servers(
+    fleet: Fleet,
+    hosts: Sequence[Host],
+    restart: Restart,
+    *,
+    say: Say,
+    choice: Choice | None = None,
+    roads: Roads | None = None,
+) -> Report:
+    """Stop, see the memory come back, start, wait until each generates; one GPU's failure leaves the others going."""
+    asked = choice or Choice()
+
+    def work(task: Task) -> None:
+        _restart_host(task, jobs_on(fleet, task.host), restart, asked)
+
+    return hosts_at_work.run("restart-servers", hosts, work, say=say, roads=roads)
+
+
+def status(fleet: Fleet, hosts: Sequence[Host], *, say: Say, roads: Roads | None = None) -> Report:
+    """One look at each host; a row's facts hold a line for each GPU, each server started by hand, each job."""
+
+    def work(task: Task) -> None:
+        jobs = jobs_on(fleet, task.host)
+        add_status(task, jobs, look(task.transport, task.host, jobs))
+
+    return hosts_at_work.run("status", hosts, work, say=say, roads=roads)
+
+
+def jobs_on(fleet: Fleet, host: Host) -> tuple[Job, ...]:
+    return tuple(job for job in fleet.jobs if job.host == host.name)
+
+
+def look(transport: Transport, host: Host, jobs: Sequence[Job], *, outputs: Sequence[str] | None = None) -> Facts:
+    """Files, GPUs, sessions, servers and jobs in one call; `outputs` replaces those of `jobs`."""
+    asked = [job.output for job in jobs] if outputs is None else list(outputs)
+    return observe(
+        transport,
+        host,
+        files=own_paths(host),
+        commands={"panes": tmux.list_panes_argv(host.home)},
+        state={"home": host.home, "outputs": asked},
+    )
+
+
+def check_deployed(host: Host, facts: Facts) -> None:
+    """PreconditionError when deploy would still have something to do; uploads are not looked at."""
+    if plan_deploy(host, facts, render_bundle(host, facts.gpus, read_sources(host))):
+        what = "the inventory changed since the last deploy" if facts.manifest else "nothing is deployed here yet"
+        raise PreconditionError(what, where=host.where, hint=f"run ./inv deploy --hosts {host.name} first")
+
+
+def reveal_secrets(host: Host) -> dict[str, str]:
+    """The files for the container's tmpfs, by name. PreconditionError for a secret that can't be had."""
+    values = {name: resolve(ref, os.environ).reveal() for name, ref in secret_refs(host).items()}
+    return render_secrets(host, values)
+
+
+def add_status(task: Task, jobs: Sequence[Job], facts: Facts) -> None:
+    panes = {pane.session: pane for pane in tmux.parse_panes(_stdout(facts, "panes"))}
+    for gpu in gpu_statuses(task.host, facts):
+        task.facts[f"GPU {gpu.gpu}"] = str(gpu)
+    for number, line in enumerate(stray_lines(facts), 1):
+        task.facts[f"not ours {number}"] = line
+    for job, state in zip(jobs, parse_jobs(facts), strict=False):
+        pane = panes.get(job.session)
+        how = "running" if state.pid is not None else "not running"
+        if state.pid is None and pane is not None and pane.dead and pane.status:
+            how = f"ended with status {pane.status}"
+        task.facts[f"job {job.name}"] = f"{how}, {render_progress(state)}"
+    if not facts.gpus:
+        task.facts["GPUs"] = facts.gpus_problem
+
+
+def _restart_host(task: Task, jobs: Sequence[Job], restart: Restart, choice: Choice) -> None:
+    host = task.host
+    secrets = reveal_secrets(host)
+    facts = look(task.transport, host, jobs)
+    check_deployed(host, facts)
+    servers = _wanted(host, facts, restart)
+    pythons = tuple(dict.fromkeys(server.spec.python for server in servers))
+    flags = observe_flags(task.transport, host, pythons)
+    action = plan_restart(host, facts, servers, flags, adopt=restart.adopt, at_once=restart.at_once)
+    if choice.dry_run:
+        for line in action.lines:
+            task.add(line, "planned")
+        return
+    _confirm_adoption(host, facts, servers, choice)
+    for job, state in zip(jobs, parse_jobs(facts), strict=False):
+        if state.pid is not None:
+            task.say(f"the generator of job {job.name} runs: it uses a server again when that is ready")
+    serve(task, action, secrets)
+    add_status(task, jobs, look(task.transport, host, jobs))
+
+
+def serve(task: Task, action: ServeGpus, secrets: Mapping[str, str]) -> None:
+    """Apply, and say how far each GPU came when the road breaks or the operator interrupts."""
+    serving = Serving(secrets)
+    try:
+        task.outcomes.extend(apply(action, Place(task.host, task.transport, task.say, {"serve": serving})))
+    except TransportError:
+        for gpu, step in sorted(serving.steps.items()):
+            task.add(f"GPU {gpu}: last seen {step.step}; what had begun goes on inside", "failed", step.text)
+        raise
+
+
+def _wanted(host: Host, facts: Facts, restart: Restart) -> tuple[Server, ...]:
+    if not facts.gpus:
+        raise PreconditionError(facts.gpus_problem, where=host.where, hint="look at the driver")
+    seen = [gpu.index for gpu in facts.gpus]
+    servers = servers_of(host, seen, gpus=restart.gpus, overrides=restart.overrides)
+    if not servers:
+        raise PreconditionError("no server in the inventory", where=host.where, hint=f"add hosts.{host.name}.servers")
+    if restart.timeout_s is None:
+        return servers
+    return tuple(replace(s, spec=replace(s.spec, ready_timeout_s=restart.timeout_s)) for s in servers)
+
+
+def _confirm_adoption(host: Host, facts: Facts, servers: Sequence[Server], choice: Choice) -> None:
+    strays = strays_in_the_way(facts, servers)
+    if not strays or choice.yes:
+        return
+    listed = "\n  ".join(render_stray(stray) for stray in strays)
+    if not (choice.confirm and choice.confirm(f"{host.where}: stop what rackhand did not start?\n  {listed}\n")):
+        raise PreconditionError(f"not confirmed: stop\n  {listed}\n", where=host.where, hint="run again with --yes")
+
+
+def _stdout(facts: Facts, name: str) -> str:
+    done = facts.commands.get(name)
+    return done.stdout if done else ""
