@@ -150,13 +150,13 @@ def test_a_taken_port_is_found_before_the_start(site: Site) -> None:
     assert f"port {site.server(0).port} is taken" in result["cause"]
 
 
-def test_a_server_that_hangs_with_health_200_is_not_healthy(site: Site) -> None:
+def test_a_server_that_hangs_with_health_200_is_not_healthy_and_its_orphans_are_ended(site: Site) -> None:
+    faults.set_fault(site.lab, 0, "orphan")
     assert restart(site, [site.server(0)])[0]["ok"]
     url = site.server(0).url
     (probe, _) = site.events("probe", ProbeRequest(str(site.home), urls=(url,)))
     assert (probe["healthy"], probe["load"]["capacity"]["max_running"]) == (True, 37)
     faults.set_fault(site.lab, 0, "hang")
-    faults.set_fault(site.lab, 0, "orphan")
     await_true(
         lambda: not site.events("probe", ProbeRequest(str(site.home), urls=(url,), timeout_s=1.5))[-2]["healthy"],
         "the probe asks for a generation",
