@@ -10,9 +10,11 @@ from rackhand.deliver import send
 from rackhand.inventory import Host
 from rackhand.plan import Action
 from rackhand.plan.deploy import SendFiles, StartContainer
+from rackhand.plan.job import StartJob, StopJob
 from rackhand.plan.servers import ServeGpus
 from rackhand.power import start_container
 from rackhand.report import Outcome
+from rackhand.run_job import start_job, stop_job
 from rackhand.serve import serve_gpus
 from rackhand.transport import Transport
 
@@ -38,6 +40,10 @@ def apply(action: Action, place: Place) -> tuple[Outcome, ...]:
             return (Outcome(_sent(action), detail="\n".join(_changes(action))),)
         case ServeGpus():
             return serve_gpus(place.transport, place.host, action, place.options["serve"], place.say)
+        case StartJob():
+            return start_job(place.transport, place.host, action, place.options["secrets"], place.say)
+        case StopJob():
+            return stop_job(place.transport, place.host, action, place.say)
 
 
 def _sent(action: SendFiles) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +21,7 @@ from rackhand.engines import Engine, engine
 from remote import processes
 from remote.ask import ask, read_api_key
 from remote.gpu_memory import Baselines, observe_gpus
+from remote.job_file import observe_state
 from remote.journal import read_json
 
 LOAD_TIMEOUT_S = 3.0
@@ -33,8 +33,7 @@ def observe(asked: dict[str, Any]) -> dict[str, Any]:
     if home := asked.get("home"):
         answer["servers"] = to_json(observe_servers(str(home), ask_loads=bool(asked.get("loads", True))))
     if outputs := asked.get("outputs"):
-        look = importlib.import_module("remote.job_file").observe_state
-        answer["jobs"] = [to_json(look(Path(output))) for output in outputs]
+        answer["jobs"] = [to_json(observe_state(Path(output))) for output in outputs]
     return answer
 
 

@@ -37,9 +37,8 @@ class StopRun:
     """SIGTERM (drain), after `drain_timeout_s` a second one (give back what is in flight), at last SIGKILL."""
 
     output: str
-    drain_timeout_s: float = 300.0
+    drain_timeout_s: float = 90.0
     hurry_timeout_s: float = 15.0
-    end_session: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,14 @@ NEW_OUTPUTS = 20
 class StartJob:
     """One call of the verb `job`; `line` says in words what it will do."""
 
+    name: str
     order: StartRun
     line: str
 
 
 @dataclass(frozen=True, slots=True)
 class StopJob:
+    name: str
     order: StopRun
     line: str
 
@@ -81,15 +83,15 @@ def plan_resume(
         engine=servers[0].spec.engine,
     )
     done = f", {state.finished} already done" if state.finished else ""
-    return StartJob(order, f"start job {job.name} on {len(servers)} servers{done}")
+    return StartJob(job.name, order, f"start job {job.name} on {len(servers)} servers{done}")
 
 
-def plan_stop(host: Host, job: Job, state: JobState, *, timeout_s: float = 300.0) -> StopJob | None:
-    """None when no generator runs."""
+def plan_stop(job: Job, state: JobState, *, timeout_s: float | None = None) -> StopJob | None:
+    """None when no generator runs. `timeout_s`: how long requests in flight may take before they are given back."""
     if state.pid is None:
         return None
-    end = tmux.kill_session_argv(host.home, job.session)
-    return StopJob(StopRun(job.output, timeout_s, end_session=end), f"stop job {job.name} (pid {state.pid})")
+    order = StopRun(job.output) if timeout_s is None else StopRun(job.output, timeout_s)
+    return StopJob(job.name, order, f"stop job {job.name} (pid {state.pid})")
 
 
 def generate_argv(host: Host, job: Job, servers: Sequence[Server], concurrency: int | str | None = None) -> Argv:

@@ -1,0 +1,79 @@
+"""The verb `job` over a road: start a generator and see it at work, or stop it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from rackhand import agent
+from rackhand.contract import from_json, to_json
+from rackhand.contract.run import RunNote, RunRequest, RunResult
+from rackhand.errors import RemoteError, TransportError
+from rackhand.inventory import Host
+from rackhand.plan.job import StartJob, StopJob, render_progress
+from rackhand.report import Outcome
+from rackhand.serving import interpreter
+from rackhand.transport import Transport
+
+SLACK_S = 60.0
+
+
+def start_job(
+    transport: Transport, host: Host, action: StartJob, secrets: Mapping[str, str], say: Callable[[str], None]
+) -> tuple[Outcome, ...]:
+    """PreconditionError when nothing could be started, RemoteError when it was started and failed at once."""
+    order = action.order
+    request = RunRequest(host.home, start=order, secrets=dict(secrets))
+    result = _call(transport, host, request, order.probe_timeout_s + order.start_timeout_s + SLACK_S, say)
+    if result.outcome == "running":
+        return (Outcome(f"job {action.name}: already running, {render_progress(result.state)}", "unchanged"),)
+    sick = [probe for probe in result.probes if not probe.healthy]
+    notes = tuple(Outcome(f"{probe.url} does not generate: {probe.text}", "failed") for probe in sick)
+    if result.outcome == "ended" and result.status:
+        what = f"job {action.name}: the generator ended at once"
+        raise RemoteError(what, where=host.where, hint=f"read {order.log}", detail="\n".join(result.lines))
+    healthy = f"{len(result.probes) - len(sick)} of {len(result.probes)} servers generate"
+    if result.outcome == "ended":
+        return (Outcome(f"job {action.name}: done, {render_progress(result.state)}"), *notes)
+    return (Outcome(f"job {action.name}: started, {_before(result)} already done, {healthy}"), *notes)
+
+
+def stop_job(transport: Transport, host: Host, action: StopJob, say: Callable[[str], None]) -> tuple[Outcome, ...]:
+    """Ends when the generator has: what was in flight is finished, or given back at the deadline."""
+    order = action.order
+    deadline_s = order.drain_timeout_s + 2 * order.hurry_timeout_s + SLACK_S
+    result = _call(transport, host, RunRequest(host.home, stop=order), deadline_s, say)
+    said = render_progress(result.state)
+    match result.outcome:
+        case "idle":
+            return (Outcome(f"job {action.name}: no generator runs, {said}", "unchanged"),)
+        case "killed":
+            what = f"job {action.name}: did not end when asked and was killed; nothing finished is lost, {said}"
+            return (Outcome(what),)
+        case _:
+            return (Outcome(f"job {action.name}: stopped, {said}"),)
+
+
+def _call(
+    transport: Transport, host: Host, request: RunRequest, deadline_s: float, say: Callable[[str], None]
+) -> RunResult:
+    result: RunResult | None = None
+    for event in agent.call(
+        transport, "job", to_json(request), python=interpreter(host), deadline_s=deadline_s, silence_s=60.0
+    ):
+        match event.get("event"):
+            case "note":
+                say(from_json(RunNote, event).text)
+            case "heartbeat":
+                say(f"waiting for {event.get('waiting_for')}")
+            case "run":
+                result = from_json(RunResult, event)
+            case _:
+                pass
+    if result is None:
+        raise TransportError("job gave no answer", where=host.where)
+    return result
+
+
+def _before(result: RunResult) -> int:
+    progress = result.state.progress
+    return result.state.finished if progress is None else progress.completed_before

@@ -1,0 +1,137 @@
+"""resume and stop: the generator of a job on its host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rackhand.apply import Place, apply
+from rackhand.contract.job import JobState
+from rackhand.errors import PreconditionError
+from rackhand.facts import Facts
+from rackhand.inventory import Fleet, Host, Job, Server, servers_of
+from rackhand.plan.job import choose_output, job_outputs, parse_jobs, plan_resume, plan_stop, render_progress
+from rackhand.plan.servers import plan_stop_servers
+from rackhand.report import Report
+from rackhand.workflows import fleet as hosts_at_work
+from rackhand.workflows.deploy import Choice, bring_upload
+from rackhand.workflows.fleet import Roads, Say, Task
+from rackhand.workflows.servers import add_status, check_deployed, look, reveal_secrets, serve
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """`new` starts in the next output directory that isn't there; `concurrency` replaces the job's."""
+
+    new: bool = False
+    concurrency: int | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """`job` None is every job of the chosen hosts; `servers` stops the servers too; `timeout_s` is for each wait."""
+
+    job: Job | None = None
+    servers: bool = False
+    timeout_s: float | None = None
+
+
+def resume(
+    fleet: Fleet, job: Job, wish: Resume, *, say: Say, choice: Choice | None = None, roads: Roads | None = None
+) -> Report:
+    """Start the job's generator where it stopped. Run while it runs: says so, changes nothing."""
+    asked = choice or Choice()
+
+    def work(task: Task) -> None:
+        _resume(task, job, wish, asked)
+
+    return hosts_at_work.run("resume", [fleet.host(job.host)], work, say=say, roads=roads)
+
+
+def stop(
+    fleet: Fleet,
+    hosts: Sequence[Host],
+    wish: Stop,
+    *,
+    say: Say,
+    choice: Choice | None = None,
+    roads: Roads | None = None,
+) -> Report:
+    """Stop generators, then servers if asked. What is in flight is finished, or given back at the deadline."""
+    asked = choice or Choice()
+
+    def work(task: Task) -> None:
+        jobs = [wish.job] if wish.job else [job for job in fleet.jobs if job.host == task.host.name]
+        _stop(task, [job for job in jobs if job.host == task.host.name], wish, asked)
+
+    return hosts_at_work.run("stop", hosts, work, say=say, roads=roads)
+
+
+def _resume(task: Task, job: Job, wish: Resume, choice: Choice) -> None:
+    host = task.host
+    secrets = reveal_secrets(host)
+    facts = look(task.transport, host, [job], outputs=job_outputs(job, new=wish.new))
+    states = parse_jobs(facts)
+    if _is_running(task, job, states, wish):
+        return
+    check_deployed(host, facts)
+    if wish.new:
+        job = choose_output(host, job, states)
+        task.say(f"output {job.output}; set it in the inventory to resume this one")
+    state = next(state for state in states if state.output == job.output)
+    action = plan_resume(host, job, state, _servers(host, facts), concurrency=wish.concurrency)
+    if action is None:
+        return
+    if choice.dry_run:
+        task.add(action.line, "planned")
+        return
+    if bring_upload(task.transport, host, job, task.say):
+        task.add(f"sent {job.prompts}")
+    task.say(action.line)
+    task.outcomes.extend(apply(action, Place(host, task.transport, task.say, {"secrets": secrets})))
+
+
+def _is_running(task: Task, job: Job, states: Sequence[JobState], wish: Resume) -> bool:
+    for state in states:
+        if state.pid is None:
+            continue
+        if wish.new:
+            what = f"a generator (pid {state.pid}) works on {state.output}"
+            raise PreconditionError(what, where=task.host.where, hint=f"./inv stop --job {job.name} first")
+        task.add(f"job {job.name}: already running (pid {state.pid}), {render_progress(state)}", "unchanged")
+        return True
+    return False
+
+
+def _servers(host: Host, facts: Facts) -> tuple[Server, ...]:
+    if not facts.gpus:
+        raise PreconditionError(facts.gpus_problem, where=host.where, hint="look at the driver")
+    return servers_of(host, [gpu.index for gpu in facts.gpus])
+
+
+def _stop(task: Task, jobs: Sequence[Job], wish: Stop, choice: Choice) -> None:
+    host = task.host
+    facts = look(task.transport, host, jobs)
+    actions = [
+        (job, plan_stop(job, state, timeout_s=wish.timeout_s))
+        for job, state in zip(jobs, parse_jobs(facts), strict=True)
+    ]
+    servers = plan_stop_servers(host, facts) if wish.servers else None
+    for job, action in actions:
+        if action is None:
+            task.add(f"job {job.name}: no generator runs", "unchanged")
+        elif choice.dry_run:
+            task.add(action.line, "planned")
+        else:
+            task.say(action.line)
+            task.outcomes.extend(apply(action, Place(host, task.transport, task.say)))
+    if servers is None:
+        return
+    if not servers.orders:
+        task.add("no server runs", "unchanged")
+    elif choice.dry_run:
+        for line in servers.lines:
+            task.add(line, "planned")
+    else:
+        serve(task, servers, {})
+        add_status(task, jobs, look(task.transport, host, jobs))

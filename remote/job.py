@@ -1,0 +1,182 @@
+"""Call verb `job`: start the generator in its tmux session and see its first progress, or stop it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rackhand.contract import from_json, to_json
+from rackhand.contract.job import PROGRESS_FILE, JobState, plan_refusals
+from rackhand.contract.run import RunNote, RunRequest, RunResult, StartRun, StopRun
+from rackhand.contract.servers import ACTIVE, Heartbeat, Probe, Process, secrets_dir
+from rackhand.engines import engine
+from remote import processes
+from remote.ask import read_api_key
+from remote.cli import Emit, VerbError
+from remote.control import Wishes
+from remote.job_file import RefusedError, observe_prompts_digest, observe_state
+from remote.journal import read_json
+from remote.order import put_script
+from remote.probe import observe_server
+from remote.secret_files import put_secrets
+from remote.servers import exclusive
+
+POLL_S = 0.2
+HEARTBEAT_S = 5.0
+LAST_LINES = 15
+
+
+@dataclass(frozen=True)
+class Session:
+    """A session that was just made: its pane's process, when (Unix time), and where its lines begin in the log."""
+
+    pane: Process | None
+    began: float
+    offset: int
+
+
+def call(data: Any, emit: Emit, _body: BinaryIO) -> None:
+    request = from_json(RunRequest, data)
+    home = Path(request.home)
+    (home / "run").mkdir(parents=True, exist_ok=True)
+    with exclusive(home / "run" / "job.lock", "another resume or stop works on this host's generator"):
+        put_secrets(Path(secrets_dir(request.home)), request.secrets)
+        if request.start is not None:
+            emit(to_json(start(home, request.start, emit)))
+        elif request.stop is not None:
+            emit(to_json(stop(request.stop, emit)))
+
+
+def start(home: Path, order: StartRun, emit: Emit) -> RunResult:
+    """VerbError when a precondition isn't met; then nothing was started."""
+    state = observe_state(Path(order.output))
+    if state.pid is not None:
+        return RunResult("running", state)
+    _check(order, state)
+    if state.finished:
+        emit(to_json(RunNote(f"{state.finished} already done")))
+    probes = _probe(home, order, emit)
+    healthy = [probe.url for probe in probes if probe.healthy]
+    if not healthy:
+        said = "; ".join(f"{probe.url}: {probe.text}" for probe in probes)
+        raise VerbError("missing", f"no server generates: {said}", "run restart-servers first, see status")
+    _wish_active(home, healthy)
+    subprocess.run(order.end_session, capture_output=True, timeout=30, check=False)
+    put_script(Path(order.script_path), order.script)
+    log = Path(order.log)
+    offset = log.stat().st_size if log.exists() else 0
+    began = time.time()
+    done = subprocess.run(order.tmux, capture_output=True, text=True, timeout=30, check=False)
+    pane = processes.identify(int(done.stdout)) if done.stdout.strip().isdigit() else None
+    if done.returncode != 0:
+        raise VerbError("failed", f"tmux: {(done.stderr or done.stdout).strip()}")
+    return _await_progress(order, Session(pane, began, offset), probes, emit)
+
+
+def _check(order: StartRun, state: JobState) -> None:
+    prompts = Path(order.prompts)
+    if not prompts.is_file():
+        raise VerbError("missing", f"no prompts file {prompts}", "set jobs.prompts, or upload: a local file")
+    if state.problem:
+        raise VerbError("missing", state.problem)
+    if state.job is None:
+        return
+    try:
+        problems = plan_refusals(state.job, observe_prompts_digest(prompts), order.sampling, order.shards)
+    except RefusedError as error:
+        raise VerbError("missing", str(error)) from None
+    if problems:
+        raise VerbError("usage", f"{order.output}: {'; '.join(problems)}", "--new starts another output directory")
+
+
+def _probe(home: Path, order: StartRun, emit: Emit) -> tuple[Probe, ...]:
+    kind, key = engine(order.engine), read_api_key(Path(secrets_dir(str(home))))
+    with ThreadPoolExecutor(max(1, len(order.servers))) as pool:
+        jobs = [pool.submit(observe_server, kind, url, key, order.probe_timeout_s) for url in order.servers]
+        beat = time.monotonic() + HEARTBEAT_S
+        while not all(job.done() for job in jobs):
+            time.sleep(POLL_S)
+            if time.monotonic() >= beat:
+                emit(to_json(Heartbeat(f"{sum(not job.done() for job in jobs)} servers")))
+                beat = time.monotonic() + HEARTBEAT_S
+        probes = tuple(job.result() for job in jobs)
+    for probe in probes:
+        if not probe.healthy:
+            emit(to_json(RunNote(f"{probe.url} does not generate: {probe.text}")))
+    return probes
+
+
+def _wish_active(home: Path, urls: list[str]) -> None:
+    """Unless a restart is at work: it says itself when its servers may be used."""
+    with contextlib.suppress(VerbError), exclusive(home / "run" / "servers.lock", "busy"):
+        Wishes(home).put_all(dict.fromkeys(urls, ACTIVE))
+
+
+def _await_progress(order: StartRun, session: Session, probes: tuple[Probe, ...], emit: Emit) -> RunResult:
+    deadline, beat = time.monotonic() + order.start_timeout_s, time.monotonic() + HEARTBEAT_S
+    output, progress = Path(order.output), Path(order.output) / PROGRESS_FILE
+    while time.monotonic() < deadline:
+        ended = session.pane is None or not processes.lives(session.pane)
+        written = progress.exists() and progress.stat().st_mtime >= session.began
+        if written and not ended:
+            state = observe_state(output)
+            if state.pid is not None and state.progress is not None and state.progress.pid == state.pid:
+                return RunResult("started", state, probes)
+        if ended:
+            return _ended(order, session.offset, probes, is_new=written)
+        if time.monotonic() >= beat:
+            emit(to_json(Heartbeat("the first progress")))
+            beat = time.monotonic() + HEARTBEAT_S
+        time.sleep(POLL_S)
+    lines = _last_lines(Path(order.log), session.offset)
+    what = f"no progress in {order.start_timeout_s:.0f} s; the generator goes on"
+    raise VerbError("failed", f"{what}: {lines[-1] if lines else 'no line in its log'}", f"read {order.log}")
+
+
+def _ended(order: StartRun, offset: int, probes: tuple[Probe, ...], *, is_new: bool) -> RunResult:
+    """Ended before it was seen at work: everything was done already, or it failed."""
+    state = observe_state(Path(order.output))
+    finished = is_new and state.progress is not None and state.progress.status == "done"
+    return RunResult("ended", state, probes, 0 if finished else 1, _last_lines(Path(order.log), offset))
+
+
+def stop(order: StopRun, emit: Emit) -> RunResult:
+    """Ends when the generator did; it gives back or finishes what is in flight first."""
+    output = Path(order.output)
+    state = observe_state(output)
+    target = processes.identify(state.pid) if state.pid else None
+    if target is None:
+        return RunResult("idle", state)
+    for limit_s in (order.drain_timeout_s, order.hurry_timeout_s):
+        processes.send_signal(target, signal.SIGTERM)
+        if _await_end(output, target, limit_s, emit):
+            return RunResult("stopped", observe_state(output))
+    processes.send_signal(target, signal.SIGKILL)
+    _await_end(output, target, order.hurry_timeout_s, emit)
+    return RunResult("killed", observe_state(output))
+
+
+def _await_end(output: Path, target: Process, limit_s: float, emit: Emit) -> bool:
+    deadline = time.monotonic() + limit_s
+    while not processes.await_end(target, min(HEARTBEAT_S, max(0.1, deadline - time.monotonic()))):
+        in_flight = read_json(output / PROGRESS_FILE).get("in_flight")
+        emit(to_json(Heartbeat("the generator" if in_flight is None else f"{in_flight} requests in flight")))
+        if time.monotonic() >= deadline:
+            return False
+    return True
+
+
+def _last_lines(log: Path, offset: int) -> tuple[str, ...]:
+    try:
+        with log.open("rb") as file:
+            file.seek(offset)
+            text = file.read(1 << 20).decode("utf-8", "replace")
+    except OSError:
+        return ()
+    return tuple(text.splitlines()[-LAST_LINES:])
