@@ -22,6 +22,14 @@ HELP = {
     "yes": "don't ask before a container is started or a foreign server stopped",
     "json": "print the report as JSON on stdout",
     "verbose": "show the details of what was done and of errors",
+    "set": "a server flag for this start, e.g. mem-fraction-static=0.9; repeat it; false leaves a flag out",
+    "timeout": "seconds: until a server is ready; until requests in flight are given back (default: the inventory's)",
+    "at_once": "how many servers load at the same time (default: all)",
+    "adopt": "also stop servers that somebody started by hand",
+    "job": "name of the job (default: the only one)",
+    "new": "start in another output directory: OUTPUT-2, OUTPUT-3 ...",
+    "concurrency": "requests in flight per server, or auto: what each can hold",
+    "servers": "stop the servers as well",
     "slow": "also the longer proofs (the demo, fresh clones)",
     "only": "pytest's -k: run only the tests whose names match",
     "args": "more words for pytest, as one string",
@@ -64,6 +72,109 @@ def deploy(
     fleet, targets = fleet_and_hosts(inventory, hosts)
     choice = Choice(dry_run=dry_run, yes=yes, confirm=ask())
     return tell(work(fleet, targets, say=progress(), choice=choice), as_json=json, verbose=verbose)
+
+
+@verb(help=HELP, name="restart-servers", iterable=["set"])
+def restart_servers(
+    c: Context,
+    *,
+    inventory: str = "lab",
+    hosts: str = "",
+    gpus: str = "",
+    set: list[str] | None = None,  # noqa: A002
+    timeout: float = 0.0,
+    at_once: int = 0,
+    adopt: bool = False,
+    dry_run: bool = False,
+    yes: bool = False,
+    json: bool = False,
+    verbose: bool = False,
+) -> int:
+    """Stop and start the model server of each GPU, and wait until each generates; shows capacity before and after.
+
+    Flags are checked before anything is stopped. Servers started by hand are stopped with --adopt only.
+    Example: ./inv restart-servers --gpus 0,1 --set mem-fraction-static=0.9
+    """
+    from rackhand.arguments import parse_gpus, parse_overrides
+    from rackhand.tell import ask, progress, tell
+    from rackhand.workflows.deploy import Choice
+    from rackhand.workflows.servers import Restart
+    from rackhand.workflows.servers import restart_servers as work
+
+    wish = Restart(parse_gpus(gpus), parse_overrides(set or ()), timeout or None, adopt=adopt, at_once=at_once)
+    fleet, targets = fleet_and_hosts(inventory, hosts)
+    choice = Choice(dry_run=dry_run, yes=yes, confirm=ask())
+    return tell(work(fleet, targets, wish, say=progress(), choice=choice), as_json=json, verbose=verbose)
+
+
+@verb(help=HELP)
+def status(c: Context, *, inventory: str = "lab", hosts: str = "", json: bool = False, verbose: bool = False) -> int:
+    """Show servers, GPUs and jobs of all hosts on one screen; changes nothing.
+
+    Example: ./inv status --hosts lab --json
+    """
+    from rackhand.tell import progress, tell
+    from rackhand.workflows.servers import status as work
+
+    fleet, targets = fleet_and_hosts(inventory, hosts)
+    return tell(work(fleet, targets, say=progress()), as_json=json, verbose=verbose)
+
+
+@verb(help=HELP)
+def resume(
+    c: Context,
+    *,
+    inventory: str = "lab",
+    job: str = "",
+    new: bool = False,
+    concurrency: str = "",
+    dry_run: bool = False,
+    json: bool = False,
+    verbose: bool = False,
+) -> int:
+    """Start the generator of a job where it stopped, after one real generation from each server.
+
+    Run again while it runs: says so, changes nothing. Refuses changed prompts or sampling; --new starts another output.
+    Example: ./inv resume --job expansion --concurrency 64
+    """
+    from rackhand.load import load
+    from rackhand.plan.job import parse_concurrency
+    from rackhand.tell import progress, tell
+    from rackhand.workflows.deploy import Choice
+    from rackhand.workflows.job import Resume
+    from rackhand.workflows.job import resume as work
+
+    wish, fleet = Resume(new=new, concurrency=parse_concurrency(concurrency)), load(inventory, os.environ)
+    report = work(fleet, fleet.job(job or None), wish, say=progress(), choice=Choice(dry_run=dry_run))
+    return tell(report, as_json=json, verbose=verbose)
+
+
+@verb(help=HELP)
+def stop(
+    c: Context,
+    *,
+    inventory: str = "lab",
+    hosts: str = "",
+    job: str = "",
+    servers: bool = False,
+    timeout: float = 0.0,
+    dry_run: bool = False,
+    json: bool = False,
+    verbose: bool = False,
+) -> int:
+    """Stop generators: what is in flight is finished, or given back at the deadline; --servers: the servers too.
+
+    Example: ./inv stop --job expansion --servers
+    """
+    from rackhand.tell import progress, tell
+    from rackhand.workflows.deploy import Choice
+    from rackhand.workflows.job import Stop
+    from rackhand.workflows.job import stop as work
+
+    fleet, targets = fleet_and_hosts(inventory, hosts)
+    wish = Stop(fleet.job(job) if job else None, servers=servers, timeout_s=timeout or None)
+    report = work(fleet, targets, wish, say=progress(), choice=Choice(dry_run=dry_run))
+    return tell(report, as_json=json, verbose=verbose)
 
 
 @verb(help=HELP, name="test")
@@ -156,6 +267,10 @@ def hooks(c: Context) -> int:
 
 ns = Collection(
     deploy,
+    restart_servers,
+    status,
+    resume,
+    stop,
     run_tests,
     Collection("lab", lab_up, lab_down, lab_status),
     Collection("dev", check, lock, hooks),

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rackhand import tmux
 from rackhand.command import Argv
@@ -13,7 +14,7 @@ from rackhand.contract import from_json
 from rackhand.contract.job import JobState
 from rackhand.contract.run import StartRun, StopRun
 from rackhand.contract.servers import argv_digest
-from rackhand.errors import PreconditionError
+from rackhand.errors import PreconditionError, UsageError
 from rackhand.facts import Facts
 from rackhand.inventory import Host, Job, Server
 from rackhand.serving import generate_values, interpreter
@@ -58,6 +59,15 @@ def choose_output(host: Host, job: Job, states: Sequence[JobState]) -> Job:
     raise PreconditionError(
         f"{len(states)} outputs like {job.output} exist", where=host.where, hint="set another output of the job"
     )
+
+
+def parse_concurrency(text: str) -> int | Literal["auto"] | None:
+    """`--concurrency`: a whole number above 0, or auto; nothing is None. UsageError otherwise."""
+    if not text or text == "auto":
+        return "auto" if text else None
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"--concurrency {text!r} is no number above 0", hint="write a number or auto")
+    return int(text)
 
 
 def plan_resume(
