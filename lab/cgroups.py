@@ -81,10 +81,11 @@ def thaw(place: Place) -> None:
                     (group / file).write_text(word)
 
 
-def remove(place: Place, *, timeout_s: float = 5.0) -> None:
-    """Removes the lab's groups; they are busy for a moment after their last process."""
+def remove(place: Place, *, timeout_s: float = 10.0) -> None:
+    """Removes the lab's groups, busy for a moment after their last process, and kills what still joins them."""
     deadline = time.monotonic() + timeout_s
     while left := list(groups(place)):
+        signal_members(place, signal.SIGKILL)
         for group in left:
             with contextlib.suppress(OSError):
                 group.rmdir()

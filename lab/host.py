@@ -96,7 +96,9 @@ def down(root: Path, *, state: Path | None = None) -> None:
     """Ends and removes everything of the lab of a checkout, whatever state it is in; nothing there is fine."""
     place = place_of(root, state)
     if os.geteuid() != 0:
-        raise LabError("the lab runs as root; run lab.down as root too")
+        if place.state.exists():
+            raise LabError("the lab runs as root; run lab.down as root too")
+        return
     with _locked(place):
         _clear(place)
 

@@ -72,7 +72,7 @@ def seed(place: Place, vmid: int) -> None:
 
 
 def _seed_python(place: Place, upper: Path) -> None:
-    """/opt/sglang: a virtual environment with the checkout's packages and the simulated sglang."""
+    """/opt/sglang: a virtual environment with the checkout's packages and the simulated sglang, which needs the lab."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     venv, site = upper / "opt/sglang", f"opt/sglang/lib/python{version}/site-packages"
     (venv / "bin").mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ def _seed_python(place: Place, upper: Path) -> None:
         f"home = {interpreter().parent}\ninclude-system-site-packages = false\nversion = {version}\n",
         mode=0o644,
     )
-    _put(upper / site / "lab.pth", f"{site_packages()}\n{place.checkout / 'lab/site'}\n", mode=0o644)
+    _put(upper / site / "lab.pth", f"{site_packages()}\n{place.checkout / 'lab/site'}\n{place.checkout}\n", mode=0o644)
     nvidia = f"/{site}/nvidia"
     for name in LIBRARIES:
         (upper / nvidia.lstrip("/") / name / "lib").mkdir(parents=True, exist_ok=True)

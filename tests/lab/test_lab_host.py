@@ -159,6 +159,7 @@ FRESH = [
         ". /root/sglang_env.sh >/dev/null; echo $LD_LIBRARY_PATH | tr : '\\n' | wc -l; ls -d $CUDA_HOME/bin",
         "9\nCUDA/bin\n",
     ),
+    ("cd /tmp; /opt/sglang/bin/python -m sglang.launch_server --no-such-flag 2>/dev/null; echo $?", "2\n"),
     ("nvidia-smi -L | wc -l", f"{QUICK.gpus}\n"),
     ("ls -1 /proc/1/root >/dev/null && cat /proc/1/comm", "rackhand-lab-in\n"),
 ]
