@@ -17,6 +17,10 @@ SPECULATIVE_DEFAULT_RUNNING = 48
 SPECULATIVE_DEFAULT_DRAFT_TOKENS = 4
 
 
+NO_OVERLAP = ("DFLASH", "NGRAM")
+"""Speculation that turns the overlap scheduler off (0.5.11 server_args.py:3436, :3569)."""
+
+
 class CapacityError(ValueError):
     """The prediction can't be made, or SGLang would refuse to start; the text says why."""
 
@@ -131,7 +135,7 @@ def _scheduling(
         if release >= (0, 5, 10):
             raise FlagsRefused("speculation with no_buffer needs --disable-radix-cache, or use extra_buffer")
         radix = False
-    if speculation and release <= (0, 5, 10):
+    if flags.get("speculative-algorithm") in NO_OVERLAP or (speculation and release <= (0, 5, 10)):
         overlap = False
     page_size = _int(flags, "page-size")
     if not extra_buffer and radix:

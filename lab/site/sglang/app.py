@@ -171,20 +171,23 @@ async def _health(life: Life) -> web.Response:
 
 
 def _access(life: Life) -> Any:
+    quiet = tuple(life.args.uvicorn_access_log_exclude_prefixes or ())
+
     @web.middleware
     async def access(request: web.Request, handler: Handler) -> web.StreamResponse:
-        status, phrase = 500, "Internal Server Error"
+        outcome = "500 Internal Server Error"
         try:
             response = await handler(request)
-            status, phrase = response.status, response.reason or ""
+            outcome = f"{response.status} {response.reason}"
             return response
         except web.HTTPException as problem:
-            status, phrase = problem.status, problem.reason
+            outcome = f"{problem.status} {problem.reason}"
             return answer_json({"detail": problem.reason}, problem.status)
         finally:
-            peer = request.transport.get_extra_info("peername") if request.transport else None
-            host, port = peer[:2] if peer else ("127.0.0.1", 0)
-            life.lines.uvicorn(f'{host}:{port} - "{request.method} {request.path_qs} HTTP/1.1" {status} {phrase}')
+            if not request.path.startswith(quiet):
+                peer = request.transport.get_extra_info("peername") if request.transport else None
+                host, port = peer[:2] if peer else ("127.0.0.1", 0)
+                life.lines.uvicorn(f'{host}:{port} - "{request.method} {request.path_qs} HTTP/1.1" {outcome}')
 
     return access
 

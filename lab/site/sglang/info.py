@@ -83,7 +83,7 @@ def _model_info(life: Life) -> dict[str, Any]:
 
 def _memory(life: Life) -> dict[str, Any]:
     return {
-        "weight": round(life.loaded.weights_gib, 2),
+        "weight": round(life.loaded.model.weights_gib, 2),
         "kvcache": round(2 * life.loaded.capacity.kv_each_gib, 2),
         "token_capacity": life.loaded.capacity.kv_tokens,
         "graph": GRAPH_GIB,
@@ -126,7 +126,7 @@ def _loads(life: Life) -> dict[str, Any]:
         "utilization": 0.0,
         "max_running_requests": limits.running,
         "memory": {
-            "weight_gb": round(life.loaded.weights_gib, 3),
+            "weight_gb": round(life.loaded.model.weights_gib, 3),
             "kv_cache_gb": round(2 * life.loaded.capacity.kv_each_gib, 3),
             "graph_gb": GRAPH_GIB,
             "token_capacity": limits.kv_tokens,

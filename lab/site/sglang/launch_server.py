@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from lab.gpu import state
 from rackhand.capacity import CapacityError
 
+from .failures import kill_children, refuse
 from .lines import Log, raw
-from .loading import Loaded, Loader, kill_children
-from .server_args import ServerArgs, parse, refuse
+from .loading import Loaded, Loader
+from .server_args import ServerArgs, parse
 
 if TYPE_CHECKING:
     from .life import Life

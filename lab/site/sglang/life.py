@@ -15,8 +15,9 @@ from lab.gpu.kinds import step_time_s
 
 from .batch import Request
 from .children import Child
+from .failures import CRASHES, TRACEBACK, kill_tree
 from .lines import Log
-from .loading import TRACEBACK, Loaded, kill_tree
+from .loading import Loaded
 from .metrics import Histogram
 from .scheduler import Scheduler
 from .server_args import ServerArgs
@@ -156,8 +157,7 @@ class Life:
                     self.on_sigquit()
 
     def _crash(self) -> None:
-        error = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
-        self.lines.error(f"Scheduler hit an exception: {TRACEBACK}{error}\n")
+        self.lines.error(f"Scheduler hit an exception: {TRACEBACK}{CRASHES['under_load']}\n")
         self.on_sigquit()
 
     def _put_activity(self, running: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -142,9 +141,3 @@ def _settle_speculation(args: ServerArgs, lines: Log) -> None:
         args.speculative_num_steps, args.speculative_eagle_topk = 3, 1
     if args.speculative_num_draft_tokens is None or args.speculative_eagle_topk == 1:
         args.speculative_num_draft_tokens = args.speculative_num_steps + 1
-
-
-def refuse(problem: Exception) -> int:
-    """A start that Python ends with a traceback: the text, and its exit status 1."""
-    sys.stderr.write(f"Traceback (most recent call last):\n{type(problem).__name__}: {problem}\n")
-    return 1
