@@ -30,6 +30,8 @@ HELP = {
     "new": "start in another output directory: OUTPUT-2, OUTPUT-3 ...",
     "concurrency": "requests in flight per server, or auto: what each can hold",
     "servers": "stop the servers as well",
+    "once": "show one sample of each host and end",
+    "interval": "seconds between samples",
     "slow": "also the longer proofs (the demo, fresh clones)",
     "only": "pytest's -k: run only the tests whose names match",
     "args": "more words for pytest, as one string",
@@ -177,6 +179,33 @@ def stop(
     return tell(report, as_json=json, verbose=verbose)
 
 
+@verb(help=HELP)
+def tail_metrics(
+    c: Context,
+    *,
+    inventory: str = "lab",
+    hosts: str = "",
+    once: bool = False,
+    interval: float = 2.0,
+    json: bool = False,
+    verbose: bool = False,
+) -> int:
+    """Show servers, GPUs and jobs as they run, until Ctrl-C; changes nothing.
+
+    A table on a terminal, lines elsewhere, an object a line with --json. docs/metrics.md explains each figure.
+    Example: ./inv tail-metrics --once
+    """
+    from rackhand.render import screen
+    from rackhand.workflows.metrics import tail_metrics as work
+
+    fleet, targets = fleet_and_hosts(inventory, hosts)
+    with screen(json=json, verbose=verbose, baselines=fleet.baselines) as out:
+        report = work(fleet, targets, show=out.show, say=out.say, once=once, interval_s=interval)
+        if any(row.failed for row in report.rows):
+            out.report(report)
+    return report.exit_code
+
+
 @verb(help=HELP, name="test")
 def run_tests(c: Context, *, slow: bool = False, only: str = "", args: str = "") -> int:
     """Set everything up and run the tests; starts labs of its own and ends them.
@@ -271,6 +300,7 @@ ns = Collection(
     status,
     resume,
     stop,
+    tail_metrics,
     run_tests,
     Collection("lab", lab_up, lab_down, lab_status),
     Collection("dev", check, lock, hooks),

@@ -24,6 +24,8 @@ from remote.watching.smi import NvidiaSmi, observe_indices
 
 FIRST_LOOK_S = 5.0
 """How long the first sample waits for nvidia-smi and the endpoints."""
+FIRST_ROUND_S = 1.0
+"""From nvidia-smi's first row to its last."""
 BLOCKED_S = 600.0
 """A road that has taken nothing for this long is given up: nobody will come back to it."""
 
@@ -72,6 +74,9 @@ class Watcher:
         deadline = time.monotonic() + timeout_s
         for source in (self._smi.heard, *(gpu.endpoints.asked for gpu in self._gpus)):
             source.wait(max(0.0, deadline - time.monotonic()))
+        wanted, deadline = {gpu.server.gpu for gpu in self._gpus}, min(deadline, time.monotonic() + FIRST_ROUND_S)
+        while not wanted <= self._smi.known() and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     def sample(self, drops: int) -> Sample:
         wishes = read_object(self._control).get("servers")

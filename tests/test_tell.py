@@ -8,8 +8,9 @@ import json
 import pytest
 
 from rackhand.errors import UnreachableError
+from rackhand.render.lines import comparison_lines, report_lines
 from rackhand.report import Comparison, Outcome, Report, Row
-from rackhand.tell import comparison_lines, progress, report_lines, tell
+from rackhand.tell import progress, tell
 
 REPORT = Report(
     "deploy",

@@ -18,15 +18,15 @@ from rich.text import Text
 from rackhand.contract.watch import Sample
 from rackhand.errors import RackhandError
 from rackhand.inventory import Baseline, Host
+from rackhand.render.lines import comparison_lines, report_lines
 from rackhand.render.screen import Rows, unified
 from rackhand.render.watch_table import COLUMNS, View, view_of
 from rackhand.render.words import plain
-from rackhand.report import Comparison, Outcome, Report, Row
+from rackhand.report import Comparison, Report
 from rackhand.steady import WINDOW_S
 
 PIPE_WIDTH = 1000
 """Wide enough that nothing is wrapped or cut where no terminal is."""
-MARKS = {"done": ("+", "green"), "unchanged": ("=", "dim"), "planned": ("~", "yellow"), "failed": ("!", "bold red")}
 
 
 class TextScreen:
@@ -62,18 +62,15 @@ class TextScreen:
 
     def report(self, report: Report) -> None:
         self._end_live()
-        with self._lock:
-            for row in report.rows:
-                self._print_row(row)
+        for line in report_lines(report, verbose=self._verbose):
+            self._print(Text(plain(line), style=style_of(line)))
 
     def table(self, title: str, columns: Sequence[str], rows: Rows) -> None:
         self._print(draw_table(title, columns, rows))
 
     def compare(self, comparison: Comparison) -> None:
-        rows = [(label, *cells) for label, cells in comparison.rows]
-        self._print(draw_table(comparison.title, ("", *comparison.phases), rows, numbers=True))
-        for note in comparison.notes:
-            self._print(Text(plain(note), style="dim"))
+        for line in comparison_lines(comparison):
+            self._print(Text(plain(line)))
 
     def diff(self, name: str, before: str, after: str) -> None:
         self._print(draw_diff(unified(name, before, after)))
@@ -92,17 +89,6 @@ class TextScreen:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end_live()
-
-    def _print_row(self, row: Row) -> None:
-        tail = " (interrupted)" if row.interrupted else ""
-        self._print(Text(plain(row.where) + tail, style="bold"))
-        for outcome in row.outcomes:
-            self._print(draw_outcome(outcome))
-        wide = max((len(name) for name in row.facts), default=0)
-        for name, value in row.facts.items():
-            self._print(Text.assemble("  ", (plain(name).ljust(wide), "dim"), "  ", plain(value)))
-        if row.error is not None:
-            self.error(row.error)
 
     def _draw_live(self) -> None:
         group = Group(*(draw_view(view) for _, view in sorted(self._views.items())))
@@ -146,28 +132,26 @@ def draw_view(view: View, *, dated: bool = False) -> RenderableType:
     return Group(title, table, *lines)
 
 
-def draw_table(title: str, columns: Sequence[str], rows: Rows, *, numbers: bool = False) -> RenderableType:
+def draw_table(title: str, columns: Sequence[str], rows: Rows) -> RenderableType:
     table = Table(title=plain(title) or None, title_justify="left", box=box.SIMPLE, pad_edge=False)
-    for at, name in enumerate(columns):
-        table.add_column(plain(name), justify="right" if numbers and at else "left")
+    for name in columns:
+        table.add_column(plain(name))
     for row in rows:
         table.add_row(*(Text(plain(cell)) for cell in row))
     return table
 
 
-def draw_outcome(outcome: Outcome) -> RenderableType:
-    mark, style = MARKS[outcome.state]
-    line = Text.assemble("  ", (mark, style), " ", plain(outcome.what))
-    if not outcome.detail.strip():
-        return line
-    detail = plain(outcome.detail.rstrip()).split("\n")
-    if detail[0].startswith(("--- ", "+++ ", "@@ ")):
-        return Group(line, draw_diff(detail))
-    return Group(line, *(Text(f"      {text}", style="dim") for text in detail))
+def style_of(line: str) -> str:
+    """Failures and the lines of a diff stand out."""
+    if ": FAILED: " in line:
+        return "bold red"
+    if not line.startswith("    "):
+        return ""
+    text = line[4:]
+    if text.startswith(("--- ", "+++ ")):
+        return "bold"
+    return {"+": "green", "-": "red", "@": "cyan"}.get(text[:1], "dim")
 
 
 def draw_diff(lines: Sequence[str]) -> RenderableType:
-    styles = {"+": "green", "-": "red", "@": "cyan"}
-    return Text("\n").join(
-        Text(plain(line), style="bold" if line[:3] in ("+++", "---") else styles.get(line[:1], "")) for line in lines
-    )
+    return Text("\n").join(Text(plain(line), style=style_of(f"    {line}")) for line in lines)

@@ -55,6 +55,10 @@ class NvidiaSmi:
         at, reading = self._latest.get(gpu, (0.0, GpuReading()))
         return reading if time.monotonic() - at < 5 * self._every_s + 2 else GpuReading()
 
+    def known(self) -> set[int]:
+        """The GPUs that it has spoken of."""
+        return set(self._latest)
+
     def close(self) -> None:
         """End the process; `stop` must be set before."""
         process = self._process

@@ -1,0 +1,46 @@
+"""Reports and comparisons as lines of text, for a screen or a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rackhand.report import Comparison, Outcome, Report, Row
+
+MARKS = {"done": "", "unchanged": "", "planned": "would: ", "failed": "FAILED: "}
+
+
+def report_lines(report: Report, *, verbose: bool) -> list[str]:
+    """For a screen: what was done on each host, what was found there, and why it went no further."""
+    lines = [line for row in report.rows for line in _row_lines(row, verbose=verbose)]
+    failed = [row.where for row in report.rows if row.failed]
+    if len(report.rows) > 1:
+        lines.append(f"{report.verb}: {len(report.rows) - len(failed)} of {len(report.rows)} hosts all right")
+    return lines
+
+
+def _row_lines(row: Row, *, verbose: bool) -> Iterator[str]:
+    for outcome in row.outcomes:
+        yield f"{row.where}: {MARKS[outcome.state]}{outcome.what}"
+        if outcome.detail and (verbose or _always_shown(outcome)):
+            yield from (f"    {line}" for line in outcome.detail.rstrip().split("\n"))
+    if row.facts:
+        yield f"{row.where}: " + ", ".join(f"{name} {value}" for name, value in row.facts.items())
+    if row.error is not None:
+        yield f"{row.where}: FAILED: {str(row.error).removeprefix(f'{row.where}: ')}"
+        if row.error.detail and verbose:
+            yield from (f"    {line}" for line in row.error.detail.rstrip().split("\n"))
+    if row.interrupted:
+        yield f"{row.where}: interrupted; run it again to go on"
+
+
+def _always_shown(outcome: Outcome) -> bool:
+    return outcome.state in {"planned", "failed"}
+
+
+def comparison_lines(table: Comparison) -> list[str]:
+    """The table in plain columns, its notes below."""
+    grid = [("", *table.phases), *((label, *cells) for label, cells in table.rows)]
+    widths = [max(len(line[column]) for line in grid) for column in range(len(grid[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in grid]
+    rule = "-" * max(len(line) for line in lines)
+    return [table.title, rule, *lines, rule, *table.notes]
