@@ -78,8 +78,7 @@ class Scheduler:
 
     def submit(self, request: Request) -> None:
         """Queues a request; its future is true when all tokens are made, false when aborted. QueueFullError."""
-        full = self.limits.queued is not None and len(self.queue) + 1 > self.limits.queued
-        if full and len(self.running) >= self.limits.running:
+        if self.limits.queued is not None and len(self.queue) + 1 > self.limits.queued:
             raise QueueFullError
         self._advance()
         request.arrived = self._loop.time()
