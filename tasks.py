@@ -20,7 +20,7 @@ HELP = {
     "hosts": "only these hosts, e.g. rtx,b200 (default: all)",
     "dry_run": "show what would be done, and do nothing",
     "yes": "don't ask before a container is started or a foreign server stopped",
-    "json": "print the report as JSON on stdout",
+    "json": "JSON on stdout instead of text (demo: write the figures to this file)",
     "verbose": "show the details of what was done and of errors",
     "set": "a server flag for this start, e.g. mem-fraction-static=0.9; repeat it; false leaves a flag out",
     "timeout": "seconds: until a server is ready; until requests in flight are given back (default: the inventory's)",
@@ -97,13 +97,14 @@ def restart_servers(
     Flags are checked before anything is stopped. Servers started by hand are stopped with --adopt only.
     Example: ./inv restart-servers --gpus 0,1 --set mem-fraction-static=0.9
     """
-    from rackhand.arguments import parse_gpus, parse_overrides
+    from rackhand.arguments import checked_seconds, parse_gpus, parse_overrides
     from rackhand.tell import ask, progress, tell
     from rackhand.workflows.deploy import Choice
     from rackhand.workflows.servers import Restart
     from rackhand.workflows.servers import restart_servers as work
 
-    wish = Restart(parse_gpus(gpus), parse_overrides(set or ()), timeout or None, adopt=adopt, at_once=at_once)
+    seconds = checked_seconds(timeout, "timeout")
+    wish = Restart(parse_gpus(gpus), parse_overrides(set or ()), seconds, adopt=adopt, at_once=at_once)
     fleet, targets = fleet_and_hosts(inventory, hosts)
     choice = Choice(dry_run=dry_run, yes=yes, confirm=ask())
     return tell(work(fleet, targets, wish, say=progress(), choice=choice), as_json=json, verbose=verbose)
@@ -168,13 +169,14 @@ def stop(
 
     Example: ./inv stop --job expansion --servers
     """
+    from rackhand.arguments import checked_seconds
     from rackhand.tell import progress, tell
     from rackhand.workflows.deploy import Choice
     from rackhand.workflows.job import Stop
     from rackhand.workflows.job import stop as work
 
     fleet, targets = fleet_and_hosts(inventory, hosts)
-    wish = Stop(fleet.job(job) if job else None, servers=servers, timeout_s=timeout or None)
+    wish = Stop(fleet.job(job) if job else None, servers=servers, timeout_s=checked_seconds(timeout, "timeout"))
     report = work(fleet, targets, wish, say=progress(), choice=Choice(dry_run=dry_run))
     return tell(report, as_json=json, verbose=verbose)
 
@@ -204,6 +206,18 @@ def tail_metrics(
         if any(row.failed for row in report.rows):
             out.report(report)
     return report.exit_code
+
+
+@verb(help=HELP, name="demo")
+def run_demo(c: Context, *, json: str = "", verbose: bool = False) -> int:
+    """Set up a lab on this machine, relive the field report on it, take the lab down; under five minutes.
+
+    Needs root. Installs missing system packages after saying so. --json FILE writes the figures.
+    Example: ./inv demo --json figures.json
+    """
+    from demo.play import play
+
+    return play(ROOT, json_file=json, verbose=verbose)
 
 
 @verb(help=HELP, name="test")
@@ -271,6 +285,17 @@ def check(c: Context) -> int:
     return run_gates(print)
 
 
+@verb(help=HELP, name="demo")
+def docs_demo(c: Context) -> int:
+    """Run the demo and put its output into README.md.
+
+    Example: ./inv docs.demo
+    """
+    from dev.readme import write_demo_output
+
+    return write_demo_output()
+
+
 @verb(help=HELP)
 def lock(c: Context, *, upgrade: bool = False) -> int:
     """Write requirements.lock anew from pyproject.toml.
@@ -301,7 +326,9 @@ ns = Collection(
     resume,
     stop,
     tail_metrics,
+    run_demo,
     run_tests,
     Collection("lab", lab_up, lab_down, lab_status),
     Collection("dev", check, lock, hooks),
+    Collection("docs", docs_demo),
 )

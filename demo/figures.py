@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rackhand.arguments import FlagValue
 from rackhand.report import Comparison
 
 GPUS = 8
@@ -49,7 +50,7 @@ class Phase:
 
     name: str
     concurrency: int | Literal["auto"]
-    settings: Mapping[str, str]
+    settings: Mapping[str, FlagValue]
     reported: Reported | None
 
 
@@ -65,9 +66,9 @@ PHASES = (
         concurrency=64,
         settings={
             "mamba-scheduler-strategy": "no_buffer",
-            "mem-fraction-static": "0.90",
-            "max-running-requests": "128",
-            "chunked-prefill-size": "8192",
+            "mem-fraction-static": 0.90,
+            "max-running-requests": 128,
+            "chunked-prefill-size": 8192,
         },
         reported=Reported(64, 1175, 9400, "64 / 72", "1,155-1,196", "9,400", "2.9", "0.36-0.49", "0.59", "37.6 %"),
     ),
@@ -77,7 +78,7 @@ PHASES = (
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One phase once steady: means over GPUs and over the window. Usages are shares of 1; None is unknown."""
+    """One phase once it has settled: means over GPUs and over the window. Usages are shares of 1; None is unknown."""
 
     phase: Phase
     cap_per_gpu: float
@@ -88,7 +89,7 @@ class Measured:
     kv_usage: float | None
     mamba_usage: float | None
     completed: int
-    steady: bool
+    settled: bool
 
     def missed(self) -> list[str]:
         """The bars that this phase misses, each as a line; empty when it has none or meets them."""

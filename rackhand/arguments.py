@@ -115,6 +115,13 @@ def _override_value(text: str) -> FlagValue:
     return scalar_value(text)
 
 
+def checked_seconds(value: float, flag: str) -> float | None:
+    """None for 0, which stands for nothing asked. UsageError for what is no length of time."""
+    if value < 0 or not math.isfinite(value):
+        raise UsageError(f"--{flag} {value:g} is no number of seconds above 0")
+    return value or None
+
+
 def parse_gpus(text: str | None) -> tuple[int, ...] | None:
     """`--gpus 0,2-4` → (0, 2, 3, 4); None or nothing means all. UsageError otherwise."""
     if not (text or "").strip():

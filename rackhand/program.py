@@ -110,6 +110,23 @@ def clean_end(*, verbose: bool) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def hold_signals() -> Iterator[None]:
+    """For cleaning up: Ctrl-C, SIGTERM and SIGHUP do nothing until the block has ended.
+
+    They are blocked for the programs that the block starts, and have no effect in this one's other threads either.
+    """
+    held = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    before = {number: signal.signal(number, lambda *_: None) for number in held}
+    signal.pthread_sigmask(signal.SIG_BLOCK, held)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _terminate(signum: int, _frame: FrameType | None) -> None:
     raise Terminated(signum)
 

@@ -11,7 +11,8 @@ import pytest
 from demo.figures import PHASES, Measured, compare
 from demo.ledger import check_ledger
 from demo.prompts import rows, write_prompts
-from demo.steady import GpuReading, Reading, average, is_steady, window_of
+from demo.steady import has_settled
+from rackhand.contract.watch import GpuSample, Sample
 
 
 def test_prompts_are_the_same_every_time_and_have_three_shapes(tmp_path: Path) -> None:
@@ -22,44 +23,45 @@ def test_prompts_are_the_same_every_time_and_have_three_shapes(tmp_path: Path) -
     assert len({row["id"] for row in rows(30)}) == 30
 
 
-def readings(running: list[float], tok_s: list[float]) -> tuple[Reading, ...]:
-    """One reading a second of two equal GPUs; 3 completions a second."""
-    pairs = zip(running, tok_s, strict=True)
-    return tuple(
-        Reading(float(at), (GpuReading(r, t, 37, 0.1, 0.6),) * 2, completed=3 * at) for at, (r, t) in enumerate(pairs)
-    )
+def samples(running: list[int], tok_s: list[float], *, unread: bool = False) -> list[Sample]:
+    """One sample a second of two GPUs, the second of which can't be read if `unread`."""
+    return [
+        Sample(
+            float(at),
+            gpus=(
+                GpuSample(0, "running", running=now, cap=37, tok_s=rate),
+                GpuSample(1, "running", running=None if unread else now, cap=37, tok_s=rate),
+            ),
+        )
+        for at, (now, rate) in enumerate(zip(running, tok_s, strict=True))
+    ]
 
 
 @pytest.mark.parametrize(
-    ("running", "tok_s", "steady"),
+    ("running", "tok_s", "settled"),
     [
-        ([32.0] * 20, [670.0] * 20, True),
-        ([32.0] * 20, [600.0 + 8 * n for n in range(20)], False),
-        ([32.0] * 19 + [20.0], [670.0] * 20, False),
-        ([32.0] * 10, [670.0] * 10, False),
-        ([0.0] * 20, [0.0] * 20, False),
+        ([32] * 20, [670.0] * 20, True),
+        ([32] * 20, [300.0 + 20 * n for n in range(20)], False),
+        ([32] * 10 + [20] + [32] * 9, [670.0] * 20, False),
+        ([32] * 5, [670.0] * 5, False),
+        ([0] * 20, [0.0] * 20, False),
+        ([16] * 20, [400.0] * 20, False),
     ],
-    ids=["steady", "climbing", "a gap", "too short", "idle"],
+    ids=["full and level", "climbing", "a gap", "too short", "idle", "half full"],
 )
-def test_steady_means_full_and_level_for_the_whole_window(
-    running: list[float], tok_s: list[float], steady: bool
+def test_a_phase_has_settled_when_it_is_full_and_level_for_the_whole_window(
+    running: list[int], tok_s: list[float], settled: bool
 ) -> None:
-    assert is_steady(window_of(readings(running, tok_s)), wanted=32) is steady
+    assert has_settled(samples(running, tok_s), asked=32) is settled
 
 
-def test_one_unknown_gpu_is_not_steady() -> None:
-    known = readings([32.0] * 20, [670.0] * 20)
-    holed = [replace(reading, gpus=(reading.gpus[0], GpuReading(None, None))) for reading in known]
-    assert not is_steady(window_of(holed), wanted=32)
-    with pytest.raises(ValueError, match="no reading holds"):
-        average(holed)
+def test_auto_asks_for_what_each_server_can_hold() -> None:
+    assert has_settled(samples([37] * 20, [670.0] * 20), asked=None)
+    assert not has_settled(samples([32] * 20, [670.0] * 20), asked=None)
 
 
-def test_the_average_is_of_the_window_only() -> None:
-    ramp_then_level = readings([1.0] * 10 + [32.0] * 20, [10.0] * 10 + [670.0] * 20)
-    found = average(window_of(ramp_then_level))
-    assert (found.running, found.tok_s, found.cap, found.completions_per_s) == (32, 670, 37, 3)
-    assert found.completed == 3 * 29
+def test_a_gpu_that_cannot_be_read_is_not_full() -> None:
+    assert not has_settled(samples([32] * 20, [670.0] * 20, unread=True), asked=32)
 
 
 def write_output(folder: Path, *, shards: list[list[int]], done: str) -> Path:
@@ -100,7 +102,7 @@ def measured(number: int, **changes: float) -> Measured:
         kv_usage=0.03,
         mamba_usage=None,
         completed=700,
-        steady=True,
+        settled=True,
     )
     return replace(base, **changes)
 

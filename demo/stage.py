@@ -1,0 +1,117 @@
+"""The verbs' own workflows as the demo calls them, and the waits between them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from demo.figures import Phase
+from demo.steady import WINDOW_S, has_settled
+from rackhand.arguments import FlagValue
+from rackhand.contract.watch import Sample
+from rackhand.errors import RackhandError, RemoteError
+from rackhand.follow import follow_samples
+from rackhand.inventory import Fleet
+from rackhand.program import Terminated
+from rackhand.render import Screen
+from rackhand.report import Report
+from rackhand.steady import PhaseMeans, phase_means
+from rackhand.workflows import deploy, job, metrics, servers
+from rackhand.workflows import fleet as hosts_at_work
+
+INTERVAL_S = 1.0
+SETTLE_DEADLINE_S = 75.0
+DONE_DEADLINE_S = 150.0
+STOP_DEADLINE_S = 8.0
+"""How long requests in flight may go on when a phase ends; the others are given back and asked again."""
+
+
+class StepError(RackhandError):
+    """A verb failed; its report has been printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The lab's fleet of one host and one job, and where everything is told."""
+
+    fleet: Fleet
+    screen: Screen
+
+    def deploy(self) -> None:
+        self._settle(deploy.deploy(self.fleet, self.fleet.hosts, say=self.screen.say))
+
+    def restart_servers(self, settings: Mapping[str, FlagValue]) -> None:
+        restart = servers.Restart(overrides=settings)
+        self._settle(servers.restart_servers(self.fleet, self.fleet.hosts, restart, say=self.screen.say))
+
+    def resume(self, concurrency: int | str) -> None:
+        wish = job.Resume(concurrency=concurrency)
+        self._settle(job.resume(self.fleet, self.fleet.job(), wish, say=self.screen.say))
+
+    def stop_job(self) -> None:
+        wish = job.Stop(self.fleet.job(), timeout_s=STOP_DEADLINE_S)
+        self._settle(job.stop(self.fleet, self.fleet.hosts, wish, say=self.screen.say))
+
+    def await_settled(self, phase: Phase) -> tuple[PhaseMeans, bool]:
+        """The means of the last seconds, and whether the phase had settled; it hasn't at the deadline."""
+        watch = Watch(SETTLE_DEADLINE_S)
+        asked = None if phase.concurrency == "auto" else phase.concurrency
+        settled = self._watch(watch, lambda: has_settled(watch.samples, asked=asked))
+        return phase_means(watch.samples, window_s=WINDOW_S), settled
+
+    def await_done(self) -> None:
+        """Until the generator has finished every prompt. RemoteError when it didn't in time, or ended otherwise."""
+        watch = Watch(DONE_DEADLINE_S)
+        self._watch(watch, lambda: watch.job_status in {"done", "failed", "stopped"})
+        if watch.job_status != "done":
+            what = f"the job is {watch.job_status or 'unknown'}, not done, after {watch.elapsed_s:.0f} s"
+            raise RemoteError(what, where=self.fleet.hosts[0].where)
+
+    def _watch(self, watch: Watch, seen: Callable[[], bool]) -> bool:
+        """Follow the host's samples until `seen`; False at the deadline."""
+        found = False
+
+        def work(task: hosts_at_work.Task) -> None:
+            nonlocal found
+            request = metrics.plan_watch(task.host, self.fleet.jobs, once=False, interval_s=INTERVAL_S)
+            follow = follow_samples(task.transport, request, python=task.host.python, say=task.say, stop=watch.stop)
+            for sample in follow:
+                watch.samples.append(sample)
+                found = seen()
+                if found or watch.elapsed_s > watch.deadline_s:
+                    watch.stop.set()
+
+        report = hosts_at_work.run("watch", self.fleet.hosts, work, say=self.screen.say)
+        if report.exit_code:
+            self._settle(report)
+        return found
+
+    def _settle(self, report: Report) -> None:
+        """Print the report; raise when the demo can't go on."""
+        self.screen.report(report)
+        if report.signal is not None:
+            raise Terminated(report.signal)
+        if report.exit_code:
+            raise StepError(f"{report.verb} ended with {report.exit_code}", hint="the lines above say why")
+
+
+@dataclass
+class Watch:
+    """Samples as they come; setting `stop` ends the watch."""
+
+    deadline_s: float
+    start_s: float = field(default_factory=time.monotonic)
+    samples: list[Sample] = field(default_factory=list)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.start_s
+
+    @property
+    def job_status(self) -> str:
+        jobs = self.samples[-1].jobs if self.samples else ()
+        progress = jobs[0].progress if jobs else None
+        return str(progress.get("status", "")) if progress else ""

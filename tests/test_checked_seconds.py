@@ -1,0 +1,18 @@
+"""Lengths of time on the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from rackhand.arguments import checked_seconds
+from rackhand.errors import UsageError
+
+
+def test_no_time_asked_is_none() -> None:
+    assert (checked_seconds(0.0, "timeout"), checked_seconds(1.5, "timeout")) == (None, 1.5)
+
+
+@pytest.mark.parametrize("value", [-1.0, float("inf"), float("nan")])
+def test_what_is_no_length_of_time_is_refused(value: float) -> None:
+    with pytest.raises(UsageError, match="--timeout"):
+        checked_seconds(value, "timeout")
