@@ -214,3 +214,21 @@ def test_a_cut_connection_leaves_its_command_running(lab: Lab) -> None:
         trouble.cut_ssh(lab.place)
         assert client.wait(timeout=10) == 255
     assert lab.in_container("pkill", "-x", "-f", "sleep 321").code == 0
+
+
+def test_a_changed_host_key_is_noticed_until_it_is_restored(lab: Lab) -> None:
+    trouble.change_host_key(lab.place)
+    refused = lab.ssh("true")
+    assert refused.code == 255 and "HOST IDENTIFICATION HAS CHANGED" in refused.err
+    trouble.restore_host_key(lab.place)
+    assert lab.ssh("true").code == 0
+
+
+def test_the_workspace_can_refuse_writes_from_the_start_or_later(lab: Lab, make_lab: Callable[..., Lab]) -> None:
+    touch = ("touch", "/workspace/new")
+    refusing = make_lab(QUICK._replace(read_only_workspace=True))
+    assert "Read-only file system" in refusing.in_container(*touch).err
+    trouble.set_workspace_access(lab.place, VMID, read_only=True)
+    assert "Read-only file system" in lab.in_container(*touch).err
+    trouble.set_workspace_access(lab.place, VMID, read_only=False)
+    assert lab.in_container(*touch).code == 0
