@@ -198,8 +198,8 @@ def _read_sizes(message: str) -> dict[str, Value]:
         if not word:
             continue
         value = _number(word[word.rfind("> ") + 1 :].strip().removesuffix(" s").rstrip("."))
-        if value is not None:
-            fields[name.strip(" :")] = value
+        if value is not None and (key := name.strip(" :")):
+            fields[key] = value
     return fields
 
 
