@@ -29,6 +29,8 @@ class AppendFile:
             if sync:
                 os.fdatasync(fd)
         except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(fd, self.size)
             self.close()
             raise
         self.size += len(data)
@@ -84,3 +86,12 @@ def put_whole(path: Path, data: bytes, *, sync: bool) -> None:
     temporary.replace(path)
     if sync:
         sync_directory(path.parent)
+
+
+def put_over(path: Path, data: bytes) -> None:
+    """Writes over `path`, whose old length must be the same, when a full disk has no room for a second file."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.pwrite(fd, data, 0)
+    finally:
+        os.close(fd)

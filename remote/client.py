@@ -64,10 +64,8 @@ class HttpClient:
             loads = parse_loads(await self._ask(f"{server}/v1/loads"))
             if loads.capacity is None:
                 loads = parse_server_info(await self._ask(f"{server}/server_info"), loads)
-        except aiohttp.ClientConnectorError:
-            return None
         except (aiohttp.ClientError, OSError, asyncio.TimeoutError):
-            return Load(None)
+            return None
         return loads
 
     async def observe_health(self, server: str) -> bool:

@@ -25,6 +25,7 @@ from remote.tally import Tally
 
 _TICK_S = 0.05
 _POLL_S = 2.0
+_FIRST_POLL_S = 2.0
 _ROWS = 256
 _ROWS_BYTES = 4 << 20
 
@@ -50,11 +51,12 @@ class Feeder:
     _failure: BaseException | None = None
 
     async def run(self) -> None:
-        """Until everything is answered; or until `drained` is set and nothing is in flight; or `stopped`.
+        """Until everything is answered; until `drained` is set and nothing is in flight; or `stopped`.
 
         What is in flight at the end is given back: the next run asks it again. HopelessError: the run can't succeed.
         """
         pollers = [asyncio.create_task(self._poll(server)) for server in self.servers]
+        asyncio.get_running_loop().call_later(_FIRST_POLL_S, self._start_unpolled)
         try:
             while not self._finished():
                 self._tick()
@@ -98,6 +100,11 @@ class Feeder:
             states = ", ".join(f"{server.url} {server.state}" for server in self.servers)
             return "paused", f"no server takes prompts: {states}"
         return "running", ""
+
+    def _start_unpolled(self) -> None:
+        """A server that doesn't say what it can run gets its share all the same."""
+        for server in self.servers:
+            server.polled = True
 
     def _finished(self) -> bool:
         if self.stopped:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rackhand.contract import to_json
 from rackhand.contract.job import PROGRESS_FILE, Status
-from remote.append_file import put_whole
+from remote.append_file import put_over, put_whole
 from remote.control_file import ControlFile
 from remote.feeder import Feeder
 from remote.prompts import RowCount, count_rows
@@ -20,6 +20,8 @@ from remote.tally import Tally
 _PROGRESS_S = 1.0
 _CONTROL_S = 0.25
 _LINE_EVERY = 10
+_BLOCK_BYTES = 4096
+_SPARE_BYTES = 512
 
 
 @dataclass
@@ -59,9 +61,9 @@ class RunLoop:
     async def put_progress(self, status: Status, message: str = "") -> None:
         self.tally.status, self.tally.message = status, message
         progress = self.tally.progress(self.feeder.clock(), self.feeder.servers)
-        data = json.dumps(to_json(progress), indent=1).encode() + b"\n"
-        with contextlib.suppress(OSError):
-            await asyncio.to_thread(put_whole, self.output / PROGRESS_FILE, data, sync=False)
+        data = json.dumps(to_json(progress), indent=1).encode()
+        padded = data.ljust(-(-(len(data) + _SPARE_BYTES) // _BLOCK_BYTES) * _BLOCK_BYTES - 1) + b"\n"
+        await asyncio.to_thread(_put, self.output / PROGRESS_FILE, padded)
 
     def _note_signal(self, number: signal.Signals) -> None:
         log, feeder = self.feeder.log, self.feeder
@@ -92,7 +94,10 @@ class RunLoop:
         while True:
             now = self.feeder.clock()
             self.tally.sample(now, self.feeder.servers)
-            await self.put_progress(*self.feeder.status())
+            status, message = self.feeder.status()
+            if message != self.tally.message:
+                self.feeder.log.say(f"paused: {message}" if message else f"{status} again")
+            await self.put_progress(status, message)
             if self._ticks % _LINE_EVERY == _LINE_EVERY - 1:
                 self.feeder.log.say(self._line(now))
             self._ticks += 1
@@ -127,3 +132,12 @@ class RunLoop:
         if wishes is not None:
             for server in self.feeder.servers:
                 self.feeder.set_wish(server, wishes.get(server.url, "active"))
+
+
+def _put(path: Path, data: bytes) -> None:
+    """Trailing blanks make the length the same most times, so that a full disk can still say that it is full."""
+    try:
+        put_whole(path, data, sync=False)
+    except OSError:
+        with contextlib.suppress(OSError):
+            put_over(path, data)

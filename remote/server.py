@@ -102,8 +102,10 @@ class Server:
 
     def note_load(self, load: Load | None, now: float) -> None:
         before, self.polled = self.load, True
-        if load is not None and load.capacity is None and before is not None:
-            load = replace(load, capacity=before.capacity)
+        if before is not None and not self.breaker.open:
+            # A busy server may miss a question; what it can run changes only with a restart.
+            load = load or Load(None)
+            load = load if load.capacity is not None else replace(load, capacity=before.capacity)
         self.load = load
         if load is None:
             return

@@ -136,11 +136,11 @@ class Http(asyncio.Protocol):
 
     def get(self, path: str) -> None:
         port = self.port
-        if path == "/v1/loads" and port.fault != "hang":
+        if path == "/v1/loads" and port.fault != "dead":
             load = {"num_running_reqs": port.running, "num_waiting_reqs": len(port.waiting),
                     "num_used_tokens": port.tokens, "max_running_requests": port.options.slots}  # fmt: skip
             self.send(200, json.dumps({"loads": [load]}).encode())
-        elif path == "/v1/models":
+        elif path == "/v1/models" and port.fault != "dead":
             self.send(200, b'{"data":[{"id":"null"}]}')
         elif path == "/health":
             self.send(200 if port.fault is None else 503, b"")
@@ -149,7 +149,7 @@ class Http(asyncio.Protocol):
             stats = {"requests": port.requests, "max_running": port.max_running, "running": port.running,
                      "prompts": len(port.seen), "most": top[0][1] if top else 0, "timeline": port.timeline}  # fmt: skip
             self.send(200, json.dumps(stats).encode())
-        elif port.fault != "hang":
+        elif port.fault != "dead":
             self.send(404, b"{}")
 
     async def complete(self, request: dict) -> None:
@@ -159,7 +159,7 @@ class Http(asyncio.Protocol):
         if o.remember:
             port.seen[text[:40]] += 1
         fault = port.fault_now(text)
-        if fault == "hang":
+        if fault in ("hang", "dead"):
             await asyncio.sleep(86400)
         if fault is None or fault in ("empty", "length", "trunc"):
             await port.slot()

@@ -49,11 +49,16 @@ class Rig:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in [*self._started, self._server]:
+        self.kill_generators()
+        self._server.kill()
+        self._server.wait()
+        assert self._server.stdout is not None
+        self._server.stdout.close()
+
+    def kill_generators(self) -> None:
+        for process in self._started:
             process.kill()
             process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
 
     def url(self, port: int) -> str:
         return f"http://127.0.0.1:{self.ports[port]}"
@@ -98,6 +103,11 @@ class Rig:
             progress: dict[str, Any] = json.loads((self.output / "progress.json").read_text())
             return progress
         return {}
+
+    def wait_for_progress(self, process: subprocess.Popen[Any]) -> None:
+        """Until more is finished than now, or the generator has ended."""
+        before = self.finished()
+        wait_until(lambda: self.finished() > before or process.poll() is not None, "progress")
 
     def finished(self) -> int:
         try:

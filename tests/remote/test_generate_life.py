@@ -1,0 +1,236 @@
+"""Kills, signals, locks, control.json, full disks: what a run survives, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.remote.rig import Rig, listed, nothing_lost_nothing_twice, records, wait_until, write_prompts
+
+
+def test_twenty_kills_in_a_row_lose_nothing_and_ask_little_twice(tmp_path: Path) -> None:
+    count, seed = 6_000, secrets.randbelow(1 << 30)
+    dice = random.Random(seed)  # noqa: S311
+    prompts = write_prompts(tmp_path, count)
+    with Rig(tmp_path, "--lat", "50", ports=2) as rig:
+        for kill in range(20):
+            process = rig.start(prompts, "--shard-bytes", "200000")
+            rig.wait_for_progress(process)
+            time.sleep(dice.random() * 0.2)
+            process.kill()
+            process.wait()
+            indices = [record["index"] for record in _whole_records(rig.output)]
+            assert len(indices) == len(set(indices)), f"kill {kill}, seed {seed}"
+            assert set(listed_whole(rig.output)) <= set(indices), f"kill {kill}, seed {seed}"
+        assert rig.finished() < count, "the kills came too late"
+        assert rig.generate(prompts, "--shard-bytes", "200000") == 0
+        assert rig.requests() - count <= 20 * (2 * 16 + 16 * 2 * 10)
+    nothing_lost_nothing_twice(rig.output, count)
+
+
+def _whole_records(output: Path) -> list[dict]:
+    found = []
+    for shard in output.glob("completions-*.jsonl"):
+        found += [json.loads(line) for line in shard.read_bytes().split(b"\n")[:-1]]
+    return found
+
+
+def listed_whole(output: Path) -> list[int]:
+    return [int(line) for line in (output / ".done_indices").read_bytes().split(b"\n")[:-1]]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_lets_requests_in_flight_finish_and_the_next_run_goes_on(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    prompts = write_prompts(tmp_path, 150)
+    with Rig(tmp_path, "--lat", "300", ports=2) as rig:
+        process = rig.start(prompts)
+        wait_until(lambda: rig.finished() > 0, "the first completions")
+        process.send_signal(number)
+        assert rig.end(process) == code
+        assert rig.progress()["status"] == "stopped"
+        assert rig.requests() == len(records(rig.output)) == len(listed(rig.output))
+        assert rig.generate(prompts) == 0
+        assert rig.requests() == 150
+    nothing_lost_nothing_twice(rig.output, 150)
+
+
+def test_a_second_signal_gives_requests_in_flight_back_at_once(tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path, 100)
+    with Rig(tmp_path, "--bad", "1:hang", ports=2) as rig:
+        process = rig.start(prompts, "--timeout-floor", "600")
+        wait_until(lambda: rig.finished() > 0 and rig.stats(1)["requests"] > 0, "a request that hangs")
+        process.send_signal(signal.SIGINT)
+        wait_until(lambda: rig.progress().get("status") == "draining", "the drain")
+        process.send_signal(signal.SIGINT)
+        assert rig.end(process) == 130
+        rig.set_fault(1, None)
+        assert rig.generate(prompts) == 0
+    nothing_lost_nothing_twice(rig.output, 100)
+
+
+def test_what_is_in_flight_after_the_drain_timeout_is_given_back(tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path, 100)
+    with Rig(tmp_path, "--bad", "0:hang", ports=1) as rig:
+        process = rig.start(prompts, "--drain-timeout", "0.2")
+        wait_until(lambda: rig.stats(0)["requests"] > 0, "a request that hangs")
+        process.send_signal(signal.SIGTERM)
+        assert rig.end(process) == 143
+        assert rig.progress()["completed"] == 0
+
+
+def test_a_second_generator_is_refused_and_names_the_first(tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path, 100)
+    with Rig(tmp_path, "--lat", "100", "--slots", "2", ports=1) as rig:
+        first = rig.start(prompts)
+        wait_until(lambda: rig.finished() > 0, "the first completions")
+        second = subprocess.run(rig.argv(prompts), capture_output=True, text=True, cwd=Path(__file__).parents[2])
+        assert second.returncode == 4
+        assert f"pid {first.pid}" in second.stdout
+        assert rig.end(first) == 0
+    nothing_lost_nothing_twice(rig.output, 100)
+
+
+def test_changed_prompts_sampling_or_shards_are_refused_by_name(tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path, 20)
+    with Rig(tmp_path, ports=1) as rig:
+        assert rig.generate(prompts, "--sampling", '{"temperature": 0.5, "max_tokens": 9}') == 0
+        assert rig.generate(prompts, "--sampling", '{"max_tokens": 9, "temperature": 0.5}') == 0
+        assert rig.generate(prompts, "--sampling", '{"temperature": 0.7, "max_tokens": 9}') == 4
+        assert "the sampling changed: temperature" in rig.log
+        assert rig.generate(prompts, "--sampling", '{"temperature": 0.5, "max_tokens": 9}', "--shard", "0/2") == 4
+        assert "one in 1 shards" in rig.log
+        assert rig.generate(prompts, "--new") == 4
+        prompts.write_text(prompts.read_text().replace("prompt 7", "prompt 8"))
+        assert rig.generate(prompts, "--sampling", '{"temperature": 0.5, "max_tokens": 9}') == 4
+        assert "the prompts changed" in rig.log
+        assert rig.generate(tmp_path / "nowhere.jsonl") == 4
+        assert rig.requests() == 20
+    nothing_lost_nothing_twice(rig.output, 20)
+
+
+def test_finished_indices_of_somebody_else_are_imported_and_never_asked_again(tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path, 100)
+    with Rig(tmp_path, "--remember", ports=1) as rig:
+        rig.output.mkdir()
+        (rig.output / ".done_indices").write_bytes(b"90\r\n5\n\n3\n5\nx\n-4\n17\n4")
+        (rig.output / "completions-00003.jsonl").write_text('{"theirs": 1}\n')
+        (rig.output / "failures.jsonl").write_text('{"index": 50}\n')
+        assert rig.generate(prompts) == 0
+        assert rig.stats(0)["prompts"] == rig.requests() == 96
+        assert "4 finished indices imported" in rig.log
+        assert rig.generate(prompts) == 0
+        assert rig.requests() == 96
+    assert (rig.output / "completions-00003.jsonl").read_text() == '{"theirs": 1}\n'
+    ours = [json.loads(line)["index"] for line in (rig.output / "completions-00004.jsonl").read_text().splitlines()]
+    assert sorted(ours) == sorted(set(range(100)) - {90, 5, 3, 17})
+    assert sorted(listed(rig.output)) == list(range(100))
+
+
+def test_control_json_drains_and_stops_servers_and_brings_them_back(tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path, 3000)
+    control = tmp_path / "control.json"
+
+    def wish(*states: str) -> None:
+        names = {rig.url(port) + ("/v1" if port else ""): state for port, state in enumerate(states)}
+        whole = tmp_path / "control.tmp"
+        whole.write_text(json.dumps({"servers": names}))
+        whole.replace(control)
+
+    def states() -> list[str]:
+        servers = rig.progress().get("servers", {})
+        return [servers[rig.url(port)]["state"] for port in range(2)] if servers else []
+
+    with Rig(tmp_path, "--lat", "100", ports=2) as rig:
+        wish("draining", "active")
+        process = rig.start(prompts, "--control", str(control), "--concurrency", "4")
+        wait_until(lambda: rig.stats(1)["requests"] > 8, "work on the active server")
+        assert rig.stats(0)["requests"] == 0
+        wish("draining", "stopped")
+        wait_until(lambda: rig.progress().get("status") == "paused", "the pause")
+        assert states() == ["draining", "stopped"]
+        wait_until(lambda: rig.stats(1)["running"] == 0, "requests taken back")
+        stopped_at = rig.stats(1)["requests"]
+        control.write_text("{ torn")
+        wish("active", "stopped")
+        wait_until(lambda: rig.stats(0)["requests"] > 8, "work on the other server")
+        assert rig.stats(1)["requests"] == stopped_at
+        control.unlink()
+        wait_until(lambda: rig.stats(1)["requests"] > stopped_at, "work on both servers")
+        process.send_signal(signal.SIGINT)
+        assert rig.end(process) == 130
+        prompts_done = len(records(rig.output))
+        assert 0 < prompts_done < 3000
+        assert all(len({record["index"]}) == 1 for record in records(rig.output))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small tmpfs")
+def test_a_full_disk_pauses_the_run_and_it_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path, 1200, lambda i: f"prompt {i} " + "x" * 1000)
+    with Rig(tmp_path, "--body", "1000", ports=2) as rig:
+        rig.output.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", rig.output], check=True)
+        try:
+            process = rig.start(prompts)
+            wait_until(lambda: rig.progress().get("status") == "paused", "a full disk")
+            safe = listed_whole(rig.output)
+            subprocess.run(["mount", "-o", "remount,size=64m", rig.output], check=True)
+            assert rig.end(process) == 0
+            assert "No space left on device" in rig.log
+            found = nothing_lost_nothing_twice(rig.output, 1200)
+            assert set(safe) <= {record["index"] for record in found}
+        finally:
+            rig.kill_generators()
+            subprocess.run(["umount", rig.output], check=True)
+
+
+def test_a_shard_of_the_prompts_takes_only_its_own_rows_and_auto_fills_the_servers(tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path, 400)
+    with Rig(tmp_path, "--lat", "30", "--slots", "12", ports=2) as rig:
+        assert rig.generate(prompts, "--shard", "1/2", "--concurrency", "auto") == 0
+        assert [rig.stats(port)["max_running"] for port in range(2)] == [12, 12]
+    nothing_lost_nothing_twice(rig.output, range(1, 400, 2))
+    servers = rig.progress()["servers"].values()
+    assert {(server["capacity"], server["limit"]) for server in servers} == {(12, 14)}
+    assert rig.progress()["total"] == 400
+
+
+def test_a_limit_ends_the_run_early_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path, 90)
+    with Rig(tmp_path, ports=1) as rig:
+        assert rig.generate(prompts, "--limit", "40") == 0
+        nothing_lost_nothing_twice(rig.output, 40)
+        assert rig.generate(prompts) == 0
+    nothing_lost_nothing_twice(rig.output, 90)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--concurrency", "0"), "no whole number above 0"),
+        (("--sampling", "[1]"), "a JSON object was expected"),
+        (("--sampling", '{"stream": true}'), "stream can't be set here"),
+        (("--shard", "2/2"), "no I/N"),
+        (("--server", "127.0.0.1:30000"), "no URL"),
+        (("--prompt", "x"), "unrecognized arguments"),
+    ],
+)
+def test_a_wrong_flag_ends_with_status_2_and_says_what_is_wrong(
+    tmp_path: Path, options: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from remote.generate import main
+
+    with pytest.raises(SystemExit) as ended:
+        main(["--prompts", "p", "--output", str(tmp_path / "out"), "--server", "http://a:1", *options])
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
