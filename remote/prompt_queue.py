@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from remote.prompts import Prompt
@@ -31,11 +31,11 @@ class Item:
 class Queue:
     """A retry whose time has come goes before fresh prompts, to a server it hasn't tried while there is one."""
 
-    def __init__(self, random_source: random.Random | None = None) -> None:
+    def __init__(self, jitter: Callable[[], float] = random.random) -> None:
         self._fresh: deque[Item] = deque()
         self._ready: deque[Item] = deque()
         self._waiting: list[tuple[float, int, Item]] = []
-        self._random = random_source or random.Random()  # noqa: S311 (jitter)
+        self._jitter = jitter
 
     def __len__(self) -> int:
         return len(self._fresh) + len(self._ready) + len(self._waiting)
@@ -60,7 +60,7 @@ class Queue:
         """After a back-off with jitter, on another server first."""
         item.tried.add(server)
         wait = min(_MAX_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(item.sent - 1, 10))
-        item.due = now + wait * (0.5 + self._random.random() / 2)
+        item.due = now + wait * (0.5 + self._jitter() / 2)
         heapq.heappush(self._waiting, (item.due, item.prompt.index, item))
 
     def take(self, server: str, usable: Collection[str], now: float) -> Item | None:

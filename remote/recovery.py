@@ -36,7 +36,8 @@ Say = Callable[[str], None]
 @dataclass
 class _Found:
     """What stands in an output. `done` begins with the indices listed in the first `known_bytes` of `.done_indices`,
-    which need no scan; `tail` are those that were added to it since. `rescan`: the manifest isn't believed."""
+    which need no scan; `tail` are those that were added to it since, `scanned` those that scans of shards found.
+    `rescan`: the manifest isn't believed."""
 
     closed: dict[str, Closed]
     unclosed: dict[int, Path]
@@ -44,6 +45,7 @@ class _Found:
     known_bytes: int
     rescan: bool
     tail: array[int] = field(default_factory=lambda: array("Q"))
+    scanned: IndexSet = field(default_factory=IndexSet)
 
     def add(self, indices: Iterable[int]) -> None:
         self.tail.extend(index for index in indices if self.done.add(index))
@@ -115,11 +117,13 @@ def _observe(output: Path, first_shard: int, say: Say, *, rescan: bool) -> _Foun
 
 
 def _repair(path: Path, found: _Found, say: Say) -> Scan:
-    scan = observe_shard(path, found.done)
+    scan = observe_shard(path, found.scanned)
     if scan.bad_bytes:
         what = f", of them {scan.duplicates} records that stand elsewhere too" if scan.duplicates else ""
         say(f"{path.name}: {scan.bad_bytes} bytes that are no whole record were cut{what}")
     repair_shard(scan)
+    for index in scan.indices:
+        found.scanned.add(index)
     found.add(scan.indices)
     return scan
 

@@ -110,16 +110,14 @@ def observe_shard(path: Path, seen: IndexSet) -> Scan:
     return Scan(path, indices, spans, at, bad, duplicates)
 
 
-def repair_shard(scan: Scan) -> int:
-    """Leaves only the good lines and gives the size: a torn tail is cut, anything else is written anew at once."""
+def repair_shard(scan: Scan) -> None:
+    """Leaves only the good lines, synced: a torn tail is cut, anything else is written anew."""
     good = sum(end - start for start, end in scan.spans)
-    if not scan.bad_bytes:
-        return good
     if not scan.spans or scan.spans == [(0, good)]:
         with scan.path.open("r+b") as file:
             file.truncate(good)
             os.fsync(file.fileno())
-        return good
+        return
     temporary = scan.path.with_name(scan.path.name + ".tmp")
     with scan.path.open("rb") as source, temporary.open("wb") as target:
         for start, end in scan.spans:
@@ -133,7 +131,6 @@ def repair_shard(scan: Scan) -> int:
         os.fsync(target.fileno())
     temporary.replace(scan.path)
     sync_directory(scan.path.parent)
-    return good
 
 
 def observe_sha256(path: Path) -> hashlib._Hash:

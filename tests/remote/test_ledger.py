@@ -1,0 +1,323 @@
+"""The ledger under crashes: whatever is cut, what was acknowledged stands, once."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from remote import append_file
+from remote.index_set import IndexSet
+from remote.ledger import Batch, Ledger
+from remote.recovery import open_ledger
+from tests.remote.rig import listed, nothing_lost_nothing_twice, records
+
+
+def _record(index: int, size: int = 10) -> tuple[int, bytes]:
+    prompt = [{"role": "user", "content": f"p{index}"}]
+    record = {"index": index, "messages": prompt, "completion": f"echo:p{index}" + "x" * size}
+    return index, json.dumps(record, separators=(",", ":")).encode() + b"\n"
+
+
+def _rejected(index: int) -> tuple[int, bytes]:
+    return index, json.dumps({"index": index, "completion": ""}).encode() + b"\n"
+
+
+def _open(output: Path, said: list[str] | None = None, *, shard_bytes: int = 600, **how: bool) -> Ledger:
+    return open_ledger(output, (said if said is not None else []).append, shard_bytes=shard_bytes, **how)
+
+
+def test_shards_roll_by_size_and_the_manifest_tells_the_truth(tmp_path: Path) -> None:
+    ledger = _open(tmp_path)
+    for start in range(0, 40, 4):
+        ledger.commit(Batch(records=[_record(i) for i in range(start, start + 4)]))
+    ledger.close_shard()
+    ledger.close()
+    nothing_lost_nothing_twice(tmp_path, 40)
+    entries = [json.loads(line) for line in (tmp_path / "manifest.jsonl").read_text().splitlines()]
+    assert len(entries) == len(list(tmp_path.glob("completions-*"))) > 2
+    assert sum(entry["count"] for entry in entries) == 40
+    assert (entries[0]["first_index"], entries[-1]["last_index"]) == (0, 39)
+    said: list[str] = []
+    again = _open(tmp_path, said)
+    assert (len(again.done), said) == (40, [])
+
+
+def test_an_index_is_stored_once_whatever_is_committed(tmp_path: Path) -> None:
+    ledger = _open(tmp_path)
+    ledger.commit(Batch(records=[_record(1), _record(1), _record(2)]))
+    ledger.commit(Batch(records=[_record(2), _record(3)]))
+    ledger.close()
+    nothing_lost_nothing_twice(tmp_path, [1, 2, 3])
+
+
+@pytest.mark.parametrize("cut", range(1, 40, 3))
+def test_a_torn_tail_is_cut_and_the_rest_stands(tmp_path: Path, cut: int) -> None:
+    ledger = _open(tmp_path)
+    ledger.commit(Batch(records=[_record(0), _record(1)]))
+    ledger.close()
+    shard = tmp_path / "completions-00000.jsonl"
+    os.truncate(shard, shard.stat().st_size - cut)
+    said: list[str] = []
+    again = _open(tmp_path, said)
+    assert list(again.done) == [0]
+    assert any("were cut" in line for line in said)
+    assert any("1 listed indices have no record" in line for line in said)
+    again.commit(Batch(records=[_record(1)]))
+    again.close()
+    nothing_lost_nothing_twice(tmp_path, 2)
+
+
+def test_zeros_and_garbage_inside_the_open_shard_cost_only_their_own_records(tmp_path: Path) -> None:
+    ledger = _open(tmp_path, shard_bytes=1 << 20)
+    ledger.commit(Batch(records=[_record(i) for i in range(6)]))
+    ledger.close()
+    shard = tmp_path / "completions-00000.jsonl"
+    lines = shard.read_bytes().splitlines(keepends=True)
+    lines[2] = b"\0" * len(lines[2])
+    lines[4] = lines[4][:20] + b"\n"
+    lines.append(lines[1])
+    shard.write_bytes(b"".join(lines))
+    said: list[str] = []
+    again = _open(tmp_path, said, shard_bytes=1 << 20)
+    assert list(again.done) == [0, 1, 5]
+    again.commit(Batch(records=[_record(i) for i in (2, 3, 4)]))
+    again.close()
+    nothing_lost_nothing_twice(tmp_path, 6)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "finished indices weren't listed"),
+        (b"", "finished indices weren't listed"),
+        (b"0\n1\n2", "finished indices weren't listed"),
+        (b"0\n1\n2\n3\n4\n5\n6\n7\n8\n9\n99\n", "1 listed indices have no record"),
+        (b"0\nx\n\0\0\0\n1\n", "finished indices weren't listed"),
+    ],
+)
+@pytest.mark.parametrize("closed", [False, True])
+def test_where_done_indices_and_shards_disagree_the_shards_win_and_it_is_said(
+    tmp_path: Path, content: bytes | None, words: str, closed: bool
+) -> None:
+    ledger = _open(tmp_path, shard_bytes=1 << 20)
+    ledger.commit(Batch(records=[_record(i) for i in range(10)]))
+    if closed:
+        ledger.close_shard()
+    ledger.close()
+    done = tmp_path / ".done_indices"
+    done.unlink() if content is None else done.write_bytes(content)
+    said: list[str] = []
+    again = _open(tmp_path, said)
+    assert list(again.done) == list(range(10))
+    assert any(words in line for line in said), said
+    again.commit(Batch(records=[_record(10)]))
+    again.close()
+    nothing_lost_nothing_twice(tmp_path, 11)
+    quiet: list[str] = []
+    _open(tmp_path, quiet)
+    assert quiet == []
+
+
+def test_a_closed_shard_that_changed_is_read_again(tmp_path: Path) -> None:
+    ledger = _open(tmp_path, shard_bytes=1)
+    for index in range(3):
+        ledger.commit(Batch(records=[_record(index)]))
+    ledger.close()
+    (tmp_path / "completions-00000.jsonl").write_bytes(b"")
+    said: list[str] = []
+    again = _open(tmp_path, said)
+    assert list(again.done) == [1, 2]
+    assert "reading all shards again: completions-00000.jsonl" in said[0]
+    again.commit(Batch(records=[_record(0)]))
+    again.close()
+    nothing_lost_nothing_twice(tmp_path, 3)
+
+
+def test_a_closed_shard_that_was_taken_away_counts_as_finished_and_its_number_is_not_used_again(tmp_path: Path) -> None:
+    ledger = _open(tmp_path, shard_bytes=1)
+    for index in range(3):
+        ledger.commit(Batch(records=[_record(index)]))
+    ledger.close_shard()
+    ledger.close()
+    (tmp_path / "completions-00002.jsonl").unlink()
+    said: list[str] = []
+    again = _open(tmp_path, said)
+    assert list(again.done) == [0, 1, 2]
+    assert "completions-00002.jsonl: in the manifest but not here" in said[0]
+    again.commit(Batch(records=[_record(3)]))
+    again.close()
+    assert (tmp_path / "completions-00003.jsonl").exists()
+
+
+def test_released_rejections_and_failures_are_open_again_and_stay_so(tmp_path: Path) -> None:
+    ledger = _open(tmp_path, shard_bytes=1)
+    ledger.commit(Batch(records=[_record(0)], rejected=[_rejected(1)], failures=[_rejected(2)]))
+    ledger.commit(Batch(records=[_record(3)]))
+    ledger.close()
+    first = _open(tmp_path)
+    assert (list(first.done), list(first.failed), first.rejected_before) == ([0, 1, 3], [2], 1)
+    first.close()
+    second = _open(tmp_path, retry_failed=True, retry_rejected=True)
+    assert (list(second.done), list(second.failed)) == ([0, 3], [])
+    second.close()
+    third = _open(tmp_path)
+    assert (list(third.done), list(third.failed)) == ([0, 3], [])
+    third.commit(Batch(records=[_record(1), _record(2)]))
+    third.close()
+    nothing_lost_nothing_twice(tmp_path, 4)
+
+
+def _error_of(ledger: Ledger, batch: Batch) -> int | None:
+    try:
+        ledger.commit(batch)
+    except OSError as error:
+        return error.errno
+    return None
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS])
+@pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
+@pytest.mark.parametrize("fails_at", range(6))
+def test_a_write_or_sync_that_fails_is_done_again_and_leaves_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, call: str, fails_at: int
+) -> None:
+    ledger = _open(tmp_path, shard_bytes=1)
+    ledger.commit(Batch(records=[_record(0)]))
+    real = getattr(os, call)
+    calls = iter(range(1000))
+
+    def broken(fd: int, *arguments: object) -> object:
+        if next(calls) == fails_at:
+            if call == "pwrite":
+                data, at = arguments
+                real(fd, bytes(data)[:7], at)  # type: ignore[call-overload]
+            raise OSError(error, os.strerror(error))
+        return real(fd, *arguments)
+
+    monkeypatch.setattr(append_file.os, call, broken)
+    batch = Batch(records=[_record(1), _record(2)], rejected=[_rejected(3)], failures=[_rejected(4)])
+    seen = _error_of(ledger, batch)
+    assert seen in (None, error)
+    assert seen is None or _error_of(ledger, batch) is None
+    assert not batch
+    monkeypatch.undo()
+    ledger.close()
+    assert sorted(record["index"] for record in records(tmp_path)) == [0, 1, 2]
+    assert sorted(listed(tmp_path)) == [0, 1, 2, 3]
+    said: list[str] = []
+    again = _open(tmp_path, said)
+    assert (list(again.done), list(again.failed), said) == ([0, 1, 2, 3], [4], [])
+
+
+class CrashingLedger(RuleBasedStateMachine):
+    """Commits, crashes that keep any part of what wasn't synced, disagreement by hand: the model is a set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        base = Path(os.environ.get("TMPDIR", "/tmp"))
+        self.output = base / f"rackhand-ledger-{os.getpid()}-{id(self)}"
+        self.output.mkdir()
+        self.stored: set[int] = set()
+        self.rejected: set[int] = set()
+        self.maybe: set[int] = set()
+        self.ledger = _open(self.output, shard_bytes=300)
+
+    def teardown(self) -> None:
+        self.ledger.close()
+        shutil.rmtree(self.output)
+
+    @rule(indices=st.lists(st.integers(0, 60), max_size=6), size=st.integers(0, 200))
+    def commit(self, indices: list[int], size: int) -> None:
+        fresh = [i for i in indices if i not in self.rejected]
+        self.ledger.commit(Batch(records=[_record(i, size) for i in fresh]))
+        self.stored |= set(fresh)
+
+    @rule(index=st.integers(61, 80))
+    def reject(self, index: int) -> None:
+        if index not in self.rejected:
+            self.ledger.commit(Batch(rejected=[_rejected(index)]))
+            self.rejected.add(index)
+
+    @rule()
+    def close_shard(self) -> None:
+        self.ledger.close_shard()
+
+    @rule(
+        indices=st.lists(st.integers(100, 140), min_size=1, max_size=6, unique=True),
+        keep=st.floats(0, 1),
+        listed_keep=st.floats(0, 1),
+        zeros=st.integers(0, 40),
+    )
+    def crash(self, indices: list[int], keep: float, listed_keep: float, zeros: int) -> None:
+        """A commit is cut off: of its bytes any part is on disk, zeros may follow; `.done_indices`, which isn't
+        synced with each commit, may have lost its tail since the last shard was closed."""
+        fresh = [i for i in indices if i not in self.stored]
+        self.ledger.close()
+        shards = sorted(self.output.glob("completions-*.jsonl"))
+        manifest = self.output / "manifest.jsonl"
+        closed = [json.loads(line) for line in manifest.read_text().splitlines()] if manifest.exists() else []
+        growing = [path for path in shards if path.name not in {entry["shard"] for entry in closed}]
+        if growing:
+            data = b"".join(line for _, line in map(_record, fresh))
+            kept = data[: int(len(data) * keep)]
+            with growing[0].open("ab") as file:
+                file.write(kept + b"\0" * zeros)
+            whole = kept.count(b"\n")
+            self.stored |= set(fresh[:whole])
+        done = self.output / ".done_indices"
+        safe = closed[-1]["done_bytes"] if closed else 0
+        if done.exists():
+            size = done.stat().st_size
+            os.truncate(done, safe + int((size - safe) * listed_keep))
+            with done.open("ab") as file:
+                file.write(b"\0" * (zeros // 2))
+        self.ledger = _open(self.output, shard_bytes=300)
+
+    @rule()
+    def resume(self) -> None:
+        self.ledger.close()
+        said: list[str] = []
+        self.ledger = _open(self.output, said, shard_bytes=300)
+        assert said == []
+
+    @rule()
+    def lose_the_list(self) -> None:
+        self.ledger.close()
+        (self.output / ".done_indices").unlink(missing_ok=True)
+        self.ledger = _open(self.output, shard_bytes=300)
+
+    @invariant()
+    def nothing_lost_nothing_twice(self) -> None:
+        indices = [record["index"] for record in records(self.output)]
+        assert sorted(indices) == sorted(self.stored)
+        assert set(self.ledger.done) == self.stored | self.rejected
+        names = listed(self.output) if (self.output / ".done_indices").exists() else []
+        assert sorted(names) == sorted(self.stored | self.rejected)
+
+
+TestCrashingLedger = CrashingLedger.TestCase
+TestCrashingLedger.settings = settings(
+    max_examples=40, stateful_step_count=15, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+def test_an_index_set_is_a_set() -> None:
+    indices = IndexSet([5, 5, 0, 1000])
+    assert (list(indices), len(indices), 5 in indices, 6 in indices, 10**9 in indices) == (
+        [0, 5, 1000],
+        3,
+        True,
+        False,
+        False,
+    )
+    indices.discard(5)
+    indices.discard(6)
+    assert (list(indices), len(indices)) == ([0, 1000], 2)
