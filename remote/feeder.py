@@ -64,11 +64,12 @@ class Feeder:
                 if self._failure is not None:
                     raise self._failure
         finally:
+            cut_short, self.stopped = self.drained or self.stopped, True
             tasks = [*pollers, *(task for server in self.servers for task in server.flights)]
             for task in tasks:
                 task.cancel()
             await asyncio.wait([*tasks, *([self._reading] if self._reading else [])])
-        if not self.drained and not self.stopped:
+        if not cut_short:
             self.judge.release_held()
 
     def drain(self) -> None:

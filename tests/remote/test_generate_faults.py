@@ -14,12 +14,12 @@ FAULTS = ["500", "503", "429", "hang", "dead", "reset", "badjson", "errorbody", 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_one_bad_server_of_eight_costs_no_prompt(tmp_path: Path, fault: str) -> None:
-    prompts = write_prompts(tmp_path, 1500)
+    prompts = write_prompts(tmp_path, 800)
     with Rig(tmp_path, "--lat", "20", "--bad", f"0:{fault}") as rig:
         assert rig.generate(prompts, "--timeout-floor", "2") == 0
         bad = rig.url(0)
         asked = 0 if fault == "refuse" else rig.stats(0)["requests"]
-    nothing_lost_nothing_twice(rig.output, 1500)
+    nothing_lost_nothing_twice(rig.output, 800)
     servers = json.loads((rig.output / "progress.json").read_text())["servers"]
     assert servers[bad]["completed"] == 0
     assert servers[bad]["last_error"] or fault == "dead"
