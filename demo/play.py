@@ -21,6 +21,7 @@ from rackhand.errors import PreconditionError, RemoteError
 from rackhand.load import load
 from rackhand.program import hold_signals
 from rackhand.render import Screen, screen
+from rackhand.tell import progress
 
 MEAN_TOKENS = 300.0
 OPTIONS = LabOptions(gpus=GPUS, gpu_kind="rtx-pro-6000", load_seconds=3.0, release_seconds=2.0, mean_tokens=MEAN_TOKENS)
@@ -83,7 +84,7 @@ def _verdict(played: Played) -> Iterator[str]:
 def _relive(place: Place, told: Screen) -> tuple[tuple[Measured, ...], LedgerCheck, float]:
     write_prompts(place.state / "prompts.jsonl", ROWS)
     fleet = load("lab", os.environ)
-    stage = Stage(fleet, told)
+    stage = Stage(fleet, told, progress())
     output = place.workspace(OPTIONS.vmid) / Path(fleet.jobs[0].output).relative_to(fleet.hosts[0].workspace)
     told.say("demo", f"deploy; {ROWS} prompts")
     stage.deploy()

@@ -17,11 +17,13 @@ from rackhand.inventory import Fleet
 from rackhand.program import Terminated
 from rackhand.render import Screen
 from rackhand.report import Report
-from rackhand.steady import PhaseMeans, phase_means
+from rackhand.steady import PhaseMeans, phase_means, total_of
 from rackhand.workflows import deploy, job, metrics, servers
 from rackhand.workflows import fleet as hosts_at_work
+from rackhand.workflows.fleet import Say
 
 INTERVAL_S = 1.0
+TOLD_EVERY = 5
 SETTLE_DEADLINE_S = 75.0
 DONE_DEADLINE_S = 150.0
 STOP_DEADLINE_S = 8.0
@@ -34,25 +36,26 @@ class StepError(RackhandError):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The lab's fleet of one host and one job, and where everything is told."""
+    """The lab's fleet of one host and one job; reports go to `screen`, the verbs' progress to `say`."""
 
     fleet: Fleet
     screen: Screen
+    say: Say
 
     def deploy(self) -> None:
-        self._settle(deploy.deploy(self.fleet, self.fleet.hosts, say=self.screen.say))
+        self._settle(deploy.deploy(self.fleet, self.fleet.hosts, say=self.say))
 
     def restart_servers(self, settings: Mapping[str, FlagValue]) -> None:
         restart = servers.Restart(overrides=settings)
-        self._settle(servers.restart_servers(self.fleet, self.fleet.hosts, restart, say=self.screen.say))
+        self._settle(servers.restart_servers(self.fleet, self.fleet.hosts, restart, say=self.say))
 
     def resume(self, concurrency: int | str) -> None:
         wish = job.Resume(concurrency=concurrency)
-        self._settle(job.resume(self.fleet, self.fleet.job(), wish, say=self.screen.say))
+        self._settle(job.resume(self.fleet, self.fleet.job(), wish, say=self.say))
 
     def stop_job(self) -> None:
         wish = job.Stop(self.fleet.job(), timeout_s=STOP_DEADLINE_S)
-        self._settle(job.stop(self.fleet, self.fleet.hosts, wish, say=self.screen.say))
+        self._settle(job.stop(self.fleet, self.fleet.hosts, wish, say=self.say))
 
     def await_settled(self, phase: Phase) -> tuple[PhaseMeans, bool]:
         """The means of the last seconds, and whether the phase had settled; it hasn't at the deadline."""
@@ -79,11 +82,13 @@ class Stage:
             follow = follow_samples(task.transport, request, python=task.host.python, say=task.say, stop=watch.stop)
             for sample in follow:
                 watch.samples.append(sample)
+                if len(watch.samples) % TOLD_EVERY == 0:
+                    task.say(_told(sample))
                 found = seen()
                 if found or watch.elapsed_s > watch.deadline_s:
                     watch.stop.set()
 
-        report = hosts_at_work.run("watch", self.fleet.hosts, work, say=self.screen.say)
+        report = hosts_at_work.run("watch", self.fleet.hosts, work, say=self.say)
         if report.exit_code:
             self._settle(report)
         return found
@@ -115,3 +120,14 @@ class Watch:
         jobs = self.samples[-1].jobs if self.samples else ()
         progress = jobs[0].progress if jobs else None
         return str(progress.get("status", "")) if progress else ""
+
+
+def _told(sample: Sample) -> str:
+    """`256 running, 5,364 tok/s, 312 done`; what isn't known stays out."""
+    running, rate = total_of(sample, "running"), total_of(sample, "tok_s")
+    words = [] if running is None else [f"{running:.0f} running"]
+    words += [] if rate is None else [f"{rate:,.0f} tok/s"]
+    progress = sample.jobs[0].progress if sample.jobs else None
+    if progress:
+        words.append(f"{progress.get('completed', 0) + progress.get('completed_before', 0)} done")
+    return ", ".join(words) or "nothing to be seen yet"

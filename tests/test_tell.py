@@ -49,6 +49,15 @@ def test_plans_and_failures_show_their_detail_and_the_rest_with_verbose_only() -
     assert set(report_lines(REPORT, verbose=True)) - set(quiet) == {"    UPID:1", "    timed out"}
 
 
+def test_facts_that_do_not_fit_on_a_line_stand_in_two_columns() -> None:
+    facts = {f"GPU {number}": "serving, 32/37 running, 0 queued" for number in (0, 1, 10)}
+    assert report_lines(Report("status", (Row("pve1/ct200", facts=facts),)), verbose=False) == [
+        "pve1/ct200: GPU 0   serving, 32/37 running, 0 queued",
+        "pve1/ct200: GPU 1   serving, 32/37 running, 0 queued",
+        "pve1/ct200: GPU 10  serving, 32/37 running, 0 queued",
+    ]
+
+
 def test_json_is_one_object_and_the_exit_code_is_the_reports(capsys: pytest.CaptureFixture[str]) -> None:
     assert tell(REPORT, as_json=True, verbose=False) == REPORT.exit_code == 3
     assert json.loads(capsys.readouterr().out)["exit_code"] == 3

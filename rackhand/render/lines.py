@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rackhand.report import Comparison, Outcome, Report, Row
 
+WIDTH = 100
 MARKS = {"done": "", "unchanged": "", "planned": "would: ", "failed": "FAILED: "}
 
 
@@ -23,14 +24,25 @@ def _row_lines(row: Row, *, verbose: bool) -> Iterator[str]:
         yield f"{row.where}: {MARKS[outcome.state]}{outcome.what}"
         if outcome.detail and (verbose or _always_shown(outcome)):
             yield from (f"    {line}" for line in outcome.detail.rstrip().split("\n"))
-    if row.facts:
-        yield f"{row.where}: " + ", ".join(f"{name} {value}" for name, value in row.facts.items())
+    yield from _fact_lines(row)
     if row.error is not None:
         yield f"{row.where}: FAILED: {str(row.error).removeprefix(f'{row.where}: ')}"
         if row.error.detail and verbose:
             yield from (f"    {line}" for line in row.error.detail.rstrip().split("\n"))
     if row.interrupted:
         yield f"{row.where}: interrupted; run it again to go on"
+
+
+def _fact_lines(row: Row) -> Iterator[str]:
+    """All facts on one line where they fit, else one a line in two columns."""
+    if not row.facts:
+        return
+    line = f"{row.where}: " + ", ".join(f"{name} {value}" for name, value in row.facts.items())
+    if len(line) <= WIDTH:
+        yield line
+        return
+    wide = max(len(name) for name in row.facts)
+    yield from (f"{row.where}: {name.ljust(wide)}  {value}" for name, value in row.facts.items())
 
 
 def _always_shown(outcome: Outcome) -> bool:
