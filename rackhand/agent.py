@@ -67,7 +67,7 @@ def call_once(transport: Transport, verb: str, request: object, **options: Any) 
 
 
 def _argv(python: str, size: int, nonce: str, verb: str) -> Argv:
-    env = ("/usr/bin/env", "-i", f"PATH={PATH}", "HOME=/root", "LANG=C.UTF-8")
+    env = ("/usr/bin/env", "-i", f"PATH={PATH}", "LANG=C.UTF-8")
     return (*env, python, "-c", BOOT, str(size), nonce, verb)
 
 

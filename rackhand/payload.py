@@ -21,6 +21,11 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 _MAIN = """import sys
 if sys.version_info < (3, 10):
     sys.exit("rackhand needs Python 3.10 or newer, not " + sys.version.split()[0])
+import os, pwd
+try:
+    os.environ.setdefault("HOME", pwd.getpwuid(os.getuid()).pw_dir)
+except KeyError:
+    os.environ["HOME"] = "/"
 from remote.cli import main
 sys.exit(main(sys.argv[1:]))
 """

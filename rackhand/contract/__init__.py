@@ -4,11 +4,12 @@ A call
 ------
 The control side runs one verb of the zipapp inside the container, over any road, as::
 
-    env -i PATH=... HOME=/root LANG=C.UTF-8 PYTHON -c BOOT ZIP_BYTES NONCE VERB
+    env -i PATH=... LANG=C.UTF-8 PYTHON -c BOOT ZIP_BYTES NONCE VERB
 
 stdin is the zipapp (ZIP_BYTES bytes), then one line of JSON (the request), then the verb's body, if it has one.
-BOOT keeps the zipapp in memory and runs it: nothing is left on a disk. stdout is one JSON object a line (events),
-each with an `event` key; the last line is the sentinel, made by `end`: no sentinel, no answer. stderr is for people.
+BOOT keeps the zipapp in memory and runs it: nothing is left on a disk; HOME is the user's own there. stdout is one
+JSON object a line (events), each with an `event` key; the last line is the sentinel, made by `end`: no sentinel, no
+answer. stderr is for people.
 
 Values are dataclasses; `to_json` and `from_json` turn them into plain JSON and back. Unknown keys are ignored when
 reading, so that an older side can talk to a newer one.

@@ -44,7 +44,7 @@ class Ssh:
         self._slots = threading.BoundedSemaphore(CHANNELS)
         self._client: paramiko.SSHClient | None = None
         self._target: Target | None = None
-        self._closed = False
+        self._closed = threading.Event()
 
     @property
     def where(self) -> str:
@@ -85,9 +85,9 @@ class Ssh:
                     sftp.remove(path)
 
     def close(self) -> None:
-        self._closed = True
-        with self._lock:
-            client, self._client = self._client, None
+        """Also while another thread connects: that connection is closed as soon as it stands."""
+        self._closed.set()
+        client, self._client = self._client, None
         if client is not None:
             client.close()
 
@@ -121,12 +121,16 @@ class Ssh:
 
     def _open(self) -> paramiko.SSHClient:
         with self._lock:
-            if self._closed:
+            if self._closed.is_set():
                 raise UnreachableError("the connection was closed", where=self._where)
             transport = None if self._client is None else self._client.get_transport()
             if self._client is None or transport is None or not transport.is_active():
                 with _opening:
-                    self._client = self._connect_with_retries()
+                    client = self._connect_with_retries()
+                if self._closed.is_set():
+                    client.close()
+                    raise UnreachableError("the connection was closed", where=self._where)
+                self._client = client
             return self._client
 
     def _connect_with_retries(self) -> paramiko.SSHClient:
@@ -134,7 +138,7 @@ class Ssh:
             try:
                 return self._connect()
             except UnreachableError as error:  # noqa: PERF203
-                if attempt == ATTEMPTS or not isinstance(error.__cause__, _Dropped):
+                if attempt == ATTEMPTS or self._closed.is_set() or not isinstance(error.__cause__, _Dropped):
                     raise
                 time.sleep(0.4 * attempt)
         raise UnreachableError("no connection", where=self._where)

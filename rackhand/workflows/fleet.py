@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from rackhand.transport.via import pct
 Say = Callable[[str, str], None]
 """Progress: where, text. Called from several threads."""
 PARALLEL = 16
+SHARE = 4
+"""Hosts on one connection: each uses at most two of its eight channels at once."""
 PATIENCE_S = 5.0
 """How long interrupted hosts may take to say how far they came."""
 
@@ -32,6 +35,8 @@ class Task:
     say_to: Say
     outcomes: list[Outcome] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
+    error: RackhandError | None = None
+    finished: bool = False
 
     def say(self, text: str) -> None:
         self.say_to(self.host.where, text)
@@ -45,11 +50,12 @@ Open = Callable[[Host], Transport]
 
 
 class Roads:
-    """Open connections, one for each SSH destination however many containers are behind it."""
+    """Open connections: one for each SSH destination, and one more for every further SHARE containers behind it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._connections: dict[inventory.Ssh, Transport] = {}
+        self._connections: dict[tuple[inventory.Ssh, int], Transport] = {}
+        self._taken: Counter[inventory.Ssh] = Counter()
 
     def open(self, host: Host) -> Transport:
         """The road to `host`; connects when the first command runs."""
@@ -65,7 +71,9 @@ class Roads:
         from rackhand.transport.ssh import Ssh
 
         with self._lock:
-            return self._connections.setdefault(ssh, Ssh(ssh, name))
+            key = (ssh, self._taken[ssh] // SHARE)
+            self._taken[ssh] += 1
+            return self._connections.setdefault(key, Ssh(ssh, name))
 
 
 def chosen(fleet: Fleet, names: Sequence[str] = ()) -> tuple[Host, ...]:
@@ -87,43 +95,46 @@ def run(verb: str, hosts: Sequence[Host], work: Work, *, say: Say, roads: Roads 
     roads = roads or Roads()
     tasks = [Task(host, roads.open(host), say) for host in hosts]
     caught: int | None = None
+    stopping = threading.Event()
     pool = ThreadPoolExecutor(max_workers=PARALLEL, thread_name_prefix="host")
-    futures: list[Future[RackhandError | None]] = []
+    futures: list[Future[None]] = []
     try:
-        futures = [pool.submit(_attempt, work, task) for task in tasks]
+        for task in tasks:
+            futures.append(pool.submit(_attempt, work, task, stopping))  # noqa: PERF401  an interrupt keeps those begun
         _wait_for(futures)
     except KeyboardInterrupt as stop:
         caught = getattr(stop, "signum", signal.SIGINT)
+        stopping.set()
         say(verb, "interrupted: closing the connections")
-        for future in futures:
-            future.cancel()
-        roads.close()
         with contextlib.suppress(KeyboardInterrupt):
+            roads.close()
             wait(futures, timeout=PATIENCE_S)
     finally:
         roads.close()
         pool.shutdown(wait=caught is None, cancel_futures=True)
-    return Report(verb, tuple(_row(*pair, caught=caught) for pair in zip(tasks, futures, strict=False)), caught)
+    if caught is None:
+        for future in futures:
+            future.result()
+    return Report(verb, tuple(_row(task) for task in tasks), caught)
 
 
-def _attempt(work: Work, task: Task) -> RackhandError | None:
+def _attempt(work: Work, task: Task, stopping: threading.Event) -> None:
+    """An error after the roads were closed is the interrupt's doing and not the host's."""
     try:
         work(task)
+        task.finished = True
     except RackhandError as error:
-        return error
-    return None
+        if not stopping.is_set():
+            task.error = error
 
 
-def _wait_for(futures: Sequence[Future[RackhandError | None]]) -> None:
+def _wait_for(futures: Sequence[Future[None]]) -> None:
     """In slices: a wait without a time limit keeps Python from running signal handlers on some platforms."""
-    left: set[Future[RackhandError | None]] = set(futures)
+    left: set[Future[None]] = set(futures)
     while left:
         left = wait(left, timeout=1.0).not_done
 
 
-def _row(task: Task, future: Future[RackhandError | None], *, caught: int | None) -> Row:
-    outcomes, facts = tuple(task.outcomes), dict(task.facts)
-    if caught is None:
-        return Row(task.host.where, outcomes, facts, future.result())
-    finished = future.done() and not future.cancelled() and future.exception() is None and future.result() is None
-    return Row(task.host.where, outcomes, facts, interrupted=not finished)
+def _row(task: Task) -> Row:
+    interrupted = not task.finished and task.error is None
+    return Row(task.host.where, tuple(task.outcomes), dict(task.facts), task.error, interrupted=interrupted)
