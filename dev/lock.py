@@ -1,4 +1,8 @@
-"""requirements.lock: every package with its hashes, for every platform and Python from 3.11 on."""
+"""The lock files, every package with its hashes for every platform.
+
+requirements.lock: this side, Python from 3.11 on. requirements-remote.lock: the environments that deploy makes in
+containers, Python from 3.10 on; where both apply they pin the same versions.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +12,38 @@ import sys
 import tempfile
 from pathlib import Path
 
+import tomllib
+
 from dev.programs import ROOT
 
-LOOK = ("--quiet", "--universal", "--python-version", "3.11", "--generate-hashes", "--no-annotate", "--no-header")
+LOOK = ("--quiet", "--universal", "--generate-hashes", "--no-annotate", "--no-header")
+REMOTE = ROOT / "requirements-remote.lock"
+HERE, THERE = ("--python-version", "3.11"), ("--python-version", "3.10")
 
 
 def lock(*, upgrade: bool) -> int:
-    """Write requirements.lock anew from pyproject.toml and requirements-schema.in; `upgrade` takes newer versions."""
+    """Write both anew from pyproject.toml and requirements-schema.in; `upgrade` takes newer versions."""
     with tempfile.TemporaryDirectory(prefix="rackhand-lock-") as folder:
         uv = _uv(Path(folder))
-        main, schema = Path(folder, "main.txt"), Path(folder, "schema.txt")
+        main, schema, remote = (Path(folder, name) for name in ("main.txt", "schema.txt", "remote.txt"))
         if not upgrade:
             shutil.copy(ROOT / "requirements.lock", main)
+            shutil.copy(REMOTE, remote)
         more = ("--upgrade",) if upgrade else ()
         extras = ("--extra", "remote", "--extra", "dev")
-        _run(uv, "pip", "compile", *LOOK, *more, *extras, "pyproject.toml", "--output-file", str(main))
-        _run(uv, "pip", "compile", *LOOK, "--no-deps", "requirements-schema.in", "--output-file", str(schema))
+        _run(uv, "pip", "compile", *LOOK, *HERE, *more, *extras, "pyproject.toml", "--output-file", str(main))
+        _run(uv, "pip", "compile", *LOOK, *HERE, "--no-deps", "requirements-schema.in", "--output-file", str(schema))
+        wanted = Path(folder, "remote.in")
+        wanted.write_text(
+            "\n".join(
+                tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["remote"]
+            )
+        )
+        _run(uv, "pip", "compile", *LOOK, *THERE, *more, str(wanted), "--output-file", str(remote))
         whole = main.read_text() + schema.read_text()
+        pins = remote.read_text()
     (ROOT / "requirements.lock").write_text(whole)
+    REMOTE.write_text(pins)
     return 0
 
 

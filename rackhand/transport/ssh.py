@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import secrets
 import shlex
-import socket
 import threading
-import time
 from collections.abc import Generator, Iterable, Iterator
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import fabric
 import paramiko
 
 from rackhand import inventory
 from rackhand.command import Argv, Completed
-from rackhand.errors import AuthError, DeadlineError, TransportError, UnreachableError
-from rackhand.transport import Stdin, host_keys
+from rackhand.errors import DeadlineError, TransportError, UnreachableError
+from rackhand.transport import Stdin
+from rackhand.transport.connect import AGAIN, CHANNEL_S, FROZEN, Link, connect
 from rackhand.transport.pump import CHUNK, Pump
 from rackhand.transport.ssh_config import Target, resolve
 
-KEEPALIVE_S = 15
 CHANNELS = 8
 """At once on one connection: sshd's MaxSessions is 10 unless set, and a refused channel is an error."""
-ATTEMPTS = 3
-"""sshd's MaxStartups drops bursts of new connections at random: such a drop is tried again."""
-_opening = threading.BoundedSemaphore(8)
-_channel_s = 30.0
-
-logging.getLogger("paramiko").addHandler(logging.NullHandler())
-logging.getLogger("paramiko").propagate = False
 
 
 class Ssh:
@@ -42,7 +30,7 @@ class Ssh:
         self._ssh, self._where = ssh, where
         self._lock = threading.Lock()
         self._slots = threading.BoundedSemaphore(CHANNELS)
-        self._client: paramiko.SSHClient | None = None
+        self._link: Link | None = None
         self._target: Target | None = None
         self._closed = threading.Event()
 
@@ -72,7 +60,7 @@ class Ssh:
         """Sends `data` by SFTP into /tmp; at the end removed even when the sending or the caller failed."""
         path = f"/tmp/rackhand-{secrets.token_hex(12)}"  # noqa: S108  opened with "x": never somebody else's file
         with self._slots, contextlib.closing(self._open().open_sftp()) as sftp:
-            sftp.get_channel().settimeout(_channel_s)  # type: ignore[union-attr]
+            sftp.get_channel().settimeout(CHANNEL_S)  # type: ignore[union-attr]
             try:
                 with _said_by_sftp(self._where, path), sftp.open(path, "wx") as file:
                     file.chmod(0o600)
@@ -87,17 +75,17 @@ class Ssh:
     def close(self) -> None:
         """Also while another thread connects: that connection is closed as soon as it stands."""
         self._closed.set()
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
 
     @contextlib.contextmanager
     def _channel(self, argv: Argv) -> Iterator[_Session]:
         with self._slots:
             transport = self._open().get_transport()
             try:
-                channel = transport.open_session(timeout=_channel_s)  # type: ignore[union-attr]
-                channel.settimeout(_channel_s)
+                channel = transport.open_session(timeout=CHANNEL_S)  # type: ignore[union-attr]
+                channel.settimeout(CHANNEL_S)
                 channel.exec_command(shlex.join(argv))
                 channel.settimeout(None)
             except (paramiko.SSHException, OSError, EOFError, AttributeError) as error:
@@ -116,119 +104,22 @@ class Ssh:
             )
             return TransportError(what, where=self._where, hint=hint, detail=str(error))
         if isinstance(error, TimeoutError) or "imeout" in str(error):
-            return DeadlineError(f"sshd started no command within {_channel_s:.0f} s", where=self._where, hint=_FROZEN)
-        return UnreachableError("the connection was cut", where=self._where, hint=_AGAIN, detail=str(error))
+            return DeadlineError(f"sshd started no command within {CHANNEL_S:.0f} s", where=self._where, hint=FROZEN)
+        return UnreachableError("the connection was cut", where=self._where, hint=AGAIN, detail=str(error))
 
     def _open(self) -> paramiko.SSHClient:
         with self._lock:
             if self._closed.is_set():
                 raise UnreachableError("the connection was closed", where=self._where)
-            transport = None if self._client is None else self._client.get_transport()
-            if self._client is None or transport is None or not transport.is_active():
-                with _opening:
-                    client = self._connect_with_retries()
-                if self._closed.is_set():
-                    client.close()
-                    raise UnreachableError("the connection was closed", where=self._where)
-                self._client = client
-            return self._client
-
-    def _connect_with_retries(self) -> paramiko.SSHClient:
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                return self._connect()
-            except UnreachableError as error:  # noqa: PERF203
-                if attempt == ATTEMPTS or self._closed.is_set() or not isinstance(error.__cause__, _Dropped):
-                    raise
-                time.sleep(0.4 * attempt)
-        raise UnreachableError("no connection", where=self._where)
-
-    def _connect(self) -> paramiko.SSHClient:
-        target, limit_s = self.target, self._ssh.connect_timeout_s
-        connection = self._connection(target, limit_s)
-        client: paramiko.SSHClient = connection.client
-        client.set_missing_host_key_policy(host_keys.Policy(target, self._ssh.host_keys, self._where))
-        plain = target.host if target.port == 22 else f"[{target.host}]:{target.port}"
-        for key in host_keys.known_keys(target):
-            client.get_host_keys().add(plain, key.get_name(), key)
-        started = time.monotonic()
-        try:
-            connection.open()
-        except Exception as error:  # noqa: BLE001  fabric, paramiko, sockets and proxies raise all kinds
-            client.close()
-            problem = self._why(error, target, limit_s, time.monotonic() - started)
-            raise problem from problem.__cause__ or error
-        if (transport := client.get_transport()) is not None:
-            transport.set_keepalive(KEEPALIVE_S)
-            _tune(transport.sock)
-        return client
-
-    def _connection(self, target: Target, limit_s: float) -> Any:
-        known = _agent_key(target.key_files) if target.only_key_files and target.agent else None
-        options = {
-            "key_filename": [str(file) for file in target.key_files if file.is_file()],
-            "allow_agent": target.agent and not target.only_key_files,
-            "look_for_keys": False,
-            "banner_timeout": limit_s,
-            "auth_timeout": limit_s,
-            "channel_timeout": _channel_s,
-            **({"pkey": known} if known else {}),
-        }
-        config = fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True)
-        through = f"sh -c {shlex.quote('exec ' + target.proxy_command)}" if target.proxy_command else False
-        return fabric.Connection(
-            target.host, target.user, target.port, config=config, gateway=through,
-            connect_timeout=limit_s, connect_kwargs=options, forward_agent=False,
-        )  # fmt: skip
-
-    def _why(self, error: Exception, target: Target, limit_s: float, waited_s: float) -> Exception:
-        place, text = f"{target.host} port {target.port}", str(error) or type(error).__name__
-        if isinstance(error, TransportError):
-            return error
-        if isinstance(error, paramiko.BadHostKeyException):
-            return host_keys.changed(target, error, self._where)
-        if isinstance(error, paramiko.ssh_exception.AuthenticationException):
-            return self._why_refused(error, target)
-        if isinstance(error, socket.gaierror):
-            hint = "mend ssh in the inventory, or the Host entry in ssh_config"
-            return UnreachableError(f"no address for {target.host}", where=self._where, hint=hint, detail=text)
-        if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError):
-            reason = "; ".join(sorted({str(getattr(e, "strerror", e)) for e in error.errors.values()}))
-            return UnreachableError(f"{place}: {reason}", where=self._where, hint="is the host up, and sshd running?")
-        if "banner" in text and waited_s >= limit_s:
-            return DeadlineError(f"{place} took the connection, but sshd said nothing", where=self._where, hint=_FROZEN)
-        if isinstance(error, TimeoutError) or "imeout" in text or "timed out" in text:
-            what = f"no connection to {place} within {limit_s:.0f} s"
-            return UnreachableError(
-                what, where=self._where, hint="is the host up, and the road to it open?", detail=text
-            )
-        if isinstance(error, (paramiko.SSHException, EOFError, ConnectionError)):
-            problem = UnreachableError(f"{place} broke off: {text}", where=self._where, hint=_AGAIN, detail=repr(error))
-            problem.__cause__ = _Dropped(text)
-            return problem
-        return UnreachableError(f"{place}: {text}", where=self._where, detail=repr(error))
-
-    def _why_refused(self, error: Exception, target: Target) -> AuthError:
-        files = [str(file) for file in target.key_files if file.is_file()]
-        locked = [file for file in files if _is_locked(Path(file))]
-        if locked and not target.agent:
-            hint = f"unlock {locked[0]} in an agent: ssh-add {locked[0]}"
-        elif locked:
-            hint = f"{locked[0]} has a passphrase: ssh-add {locked[0]}"
-        else:
-            hint = (
-                f"offered: {', '.join(files) or 'no key file'}; put the public key into {target.user}'s authorized_keys"
-            )
-        what = f"{target.user}@{target.host} was refused"
-        return AuthError(what, where=self._where, hint=hint, detail=str(error))
-
-
-class _Dropped(Exception):  # noqa: N818  a mark, never raised
-    """The connection ended before SSH was spoken."""
-
-
-_FROZEN = "is the machine frozen or overloaded?"
-_AGAIN = "try again; what was running there may still be"
+            if self._link is None or not self._link.is_up:
+                if self._link is not None:
+                    self._link.close()
+                self._link = connect(self._ssh, self.target, self._where, self._closed)
+            link = self._link
+        if self._closed.is_set():
+            link.close()
+            raise UnreachableError("the connection was closed", where=self._where)
+        return link.client
 
 
 class _Session:
@@ -254,7 +145,7 @@ class _Session:
             return status
         transport = self._channel.get_transport()
         if not transport.is_active():
-            raise UnreachableError("the connection was cut", where=self._where, hint=_AGAIN)
+            raise UnreachableError("the connection was cut", where=self._where, hint=AGAIN)
         return 137
 
     def kill(self) -> None:
@@ -267,35 +158,6 @@ class _Session:
     def _close(self) -> None:
         with contextlib.suppress(Exception):
             self._channel.close()
-
-
-def _tune(sock: Any) -> None:
-    """TCP_NODELAY makes a command on an open connection 5 to 10 times faster; the other one notices a dead network."""
-    if isinstance(sock, socket.socket):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000)
-
-
-def _agent_key(files: tuple[Path, ...]) -> paramiko.PKey | None:
-    """The agent's key whose public half lies beside one of `files`: what IdentitiesOnly allows."""
-    wanted = set()
-    for file in files:
-        public = file if file.suffix == ".pub" else file.with_name(file.name + ".pub")
-        with contextlib.suppress(OSError, IndexError):
-            wanted.add(public.read_text().split()[1])
-    if not wanted:
-        return None
-    return next((key for key in paramiko.Agent().get_keys() if key.get_base64() in wanted), None)
-
-
-def _is_locked(file: Path) -> bool:
-    try:
-        paramiko.PKey.from_path(file)
-    except (paramiko.PasswordRequiredException, TypeError):
-        return True
-    except Exception:  # noqa: BLE001  only a passphrase is asked about here
-        return False
-    return False
 
 
 @contextlib.contextmanager

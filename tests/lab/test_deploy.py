@@ -7,6 +7,9 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +25,7 @@ from lab.place import NO_ACL_TOKEN_ID, NODE, TOKEN_ID, LabOptions, Place
 from rackhand import deliver, observe
 from rackhand.inventory import Api, Env, FileSpec, Fleet, Host, ProxmoxLxc, SecretRef, ServerSpec, Ssh
 from rackhand.report import Report
+from rackhand.transport import ssh as ssh_module
 from rackhand.transport.ssh import Ssh as SshRoad
 from rackhand.workflows.deploy import Choice, deploy
 
@@ -39,7 +43,7 @@ def lab_up(folder: Path, options: LabOptions) -> Iterator[Place]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(root_only: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with lab_up(tmp_path_factory.mktemp("deploy"), LabOptions(gpus=2)) as place:
         yield place
 
@@ -135,8 +139,8 @@ def test_one_connection_and_three_pct_calls_when_everything_changed_and_one_when
     place: Place, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = []
-    connect = SshRoad._connect
-    monkeypatch.setattr(SshRoad, "_connect", lambda road: opened.append(road) or connect(road))
+    connect = ssh_module.connect
+    monkeypatch.setattr(ssh_module, "connect", lambda *args: opened.append(args) or connect(*args))
     before = len(calls(place))
     first = run(host)
     assert what(first) == ["sent 5 files"]
@@ -267,6 +271,8 @@ def test_a_jump_host_is_gone_through(place: Place, host: Host, tmp_path: Path) -
     config = other_config(place, tmp_path, ProxyCommand=proxy)
     config.write_text(config.read_text().replace(f'"{proxy}"', proxy))
     assert what(run(with_ssh(host, config=config)))
+    config.write_text(config.read_text().replace(proxy, "echo no road >&2; false"))
+    assert "no road" in error(run(with_ssh(host, config=config)))
 
 
 def test_a_host_without_sshd_is_unreachable(place: Place, host: Host) -> None:
@@ -331,12 +337,55 @@ def test_the_second_of_two_deploys_at_once_is_told_to_wait(
 def test_ctrl_c_ends_a_deploy_clean(place: Place, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     run(host, yes=True)
     old = tree(place)
-    during_the_stream(monkeypatch, place, lambda: os.kill(os.getpid(), signal.SIGINT))
+    closed, close = threading.Event(), SshRoad.close
+
+    def act() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert closed.wait(30)
+
+    monkeypatch.setattr(SshRoad, "close", lambda road: close(road) or closed.set())
+    during_the_stream(monkeypatch, place, act)
     report = run(change(host, "ctrl-c" * 1000))
     assert report.exit_code == 130
     assert report.rows[0].interrupted
     await_true(lambda: not is_locked(place.workspace(200) / "rackhand/.deploy.lock"))
     assert tree(place) == old
+
+
+INV = "import sys; sys.path.insert(0, sys.argv[1]); from rackhand.program import main; main(sys.argv[2:])"
+
+
+def inv(place: Place, tmp_path: Path, *words: str) -> subprocess.Popen[str]:
+    inventory = tmp_path / "mine.yaml"
+    inventory.write_text((ROOT / "inventory/lab.yaml").read_text().replace("../.lab", str(place.state)))
+    argv = (sys.executable, "-c", INV, str(ROOT), *words, "--inventory", str(inventory))
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_command_at_once_though_the_container_is_frozen(
+    place: Place, tmp_path: Path, signum: signal.Signals, code: int
+) -> None:
+    before = len(calls(place))
+    trouble.freeze_container(place, 200)
+    try:
+        with inv(place, tmp_path, "deploy") as process:
+            await_true(lambda: len(calls(place)) > before)
+            process.send_signal(signum)
+            out, err = process.communicate(timeout=60)
+    finally:
+        trouble.thaw_container(place, 200)
+    assert process.returncode == code
+    assert "interrupted" in out + err
+    assert "Traceback" not in out + err
+
+
+def test_the_command_says_what_it_did_and_then_that_there_is_nothing_to_do(place: Place, tmp_path: Path) -> None:
+    for words in (("deploy",), ("deploy", "--json")):
+        with inv(place, tmp_path, *words) as process:
+            out, err = process.communicate(timeout=60)
+        assert (process.returncode, "Traceback" in err) == (0, False), err
+    assert json.loads(out)["hosts"][0]["outcomes"] == [{"what": "nothing to do", "state": "unchanged", "detail": ""}]
 
 
 def node(place: Place, **change: Any) -> Any:
