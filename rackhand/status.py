@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rackhand.contract.job import JobState
 from rackhand.contract.servers import OwnServer, Stray
 from rackhand.facts import Facts, GpuFacts
 from rackhand.inventory import Host, expand
 from rackhand.plan.servers import parse_servers, render_stray
+from rackhand.tmux import Pane
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,17 @@ def gpu_statuses(host: Host, facts: Facts) -> tuple[GpuStatus, ...]:
     return tuple(
         _status(gpu, seen.get(gpu), own.get(gpu), state.strays, state.wishes) for gpu in sorted({*seen, *own, *wanted})
     )
+
+
+def job_word(state: JobState, pane: Pane | None) -> str:
+    """running, not running, done, stopped, or how its last generator ended."""
+    if state.pid is not None:
+        return "running"
+    if state.progress is not None and state.progress.status in ("done", "stopped"):
+        return state.progress.status
+    if pane is not None and pane.dead and pane.status:
+        return f"ended with status {pane.status}"
+    return "not running"
 
 
 def stray_lines(facts: Facts) -> tuple[str, ...]:

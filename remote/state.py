@@ -84,9 +84,9 @@ def living_of(record: ServerRecord) -> tuple[Process, ...]:
 
 def find_strays(kind: Engine, ours: set[int]) -> tuple[Stray, ...]:
     """Main processes that aren't ours, and children without such a parent (left over under PID 1)."""
-    uuids = {str(gpu.index): gpu.uuid for gpu in observe_gpus()}
     found = {pid: words for pid in processes.pids() if kind.is_server(words := processes.cmdline(pid))}
     foreign = {pid: words for pid, words in found.items() if pid not in ours and pid != os.getpid()}
+    uuids = {str(gpu.index): gpu.uuid for gpu in observe_gpus()} if foreign else {}
     strays = []
     for pid, words in sorted(foreign.items()):
         process, main = processes.identify(pid), kind.is_main(words)

@@ -22,10 +22,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from rackhand.contract.servers import ServerRecord, secrets_dir
+from rackhand.contract.servers import ACTIVE, ServerRecord, secrets_dir
 from remote import processes
 from remote.journal import append_event, replace_json
 from remote.redact import Redactor, read_secrets
+from remote.state import read_wishes
 
 HANGUP_GRACE_S = 60.0
 CHILDREN_POLL_S = 1.0
@@ -81,10 +82,16 @@ class Supervisor:
                 child.wait(timeout=CHILDREN_POLL_S)
         reader.join(DRAIN_OUTPUT_S)
         self._log.write(self._redactor.flush())
-        self._record = replace(self._record, exit_status=status, ended=round(time.time(), 3))
+        asked = self._record.asked or not self._is_wanted()
+        self._record = replace(self._record, exit_status=status, ended=round(time.time(), 3), asked=asked)
         self._save()
         self._say("server_exit", status=status, asked=self._record.asked)
         return status if status >= 0 else 128 - status
+
+    def _is_wanted(self) -> bool:
+        """A stop is asked of the server's own process: what tells it from a crash is the wish."""
+        wish = read_wishes(self._home).get(f"http://127.0.0.1:{self._record.port}", ACTIVE)
+        return wish == ACTIVE
 
     def _start(self) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}

@@ -21,7 +21,7 @@ from rackhand.report import Report
 from rackhand.secrets import resolve
 from rackhand.serve import Serving, observe_flags
 from rackhand.serving import render_secrets, secret_refs
-from rackhand.status import gpu_statuses, stray_lines
+from rackhand.status import gpu_statuses, job_word, stray_lines
 from rackhand.transport import Transport
 from rackhand.workflows import fleet as hosts_at_work
 from rackhand.workflows.deploy import Choice, read_sources
@@ -104,11 +104,7 @@ def add_status(task: Task, jobs: Sequence[Job], facts: Facts) -> None:
     for number, line in enumerate(stray_lines(facts), 1):
         task.facts[f"not ours {number}"] = line
     for job, state in zip(jobs, parse_jobs(facts), strict=False):
-        pane = panes.get(job.session)
-        how = "running" if state.pid is not None else "not running"
-        if state.pid is None and pane is not None and pane.dead and pane.status:
-            how = f"ended with status {pane.status}"
-        task.facts[f"job {job.name}"] = f"{how}, {render_progress(state)}"
+        task.facts[f"job {job.name}"] = f"{job_word(state, panes.get(job.session))}, {render_progress(state)}"
     if not facts.gpus:
         task.facts["GPUs"] = facts.gpus_problem
 

@@ -1,0 +1,152 @@
+"""restart-servers and status over SSH and pct on the lab. What a server alone does: tests/remote_servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab import faults
+from lab import host as lab_host
+from lab.place import LabOptions, Place
+from rackhand.inventory import Env, Fleet, Host, ProxmoxLxc, SecretRef, ServerSpec, Ssh, parse_overrides
+from rackhand.report import Report
+from rackhand.workflows.deploy import Choice, deploy
+from rackhand.workflows.job import Stop, stop
+from rackhand.workflows.servers import Restart, restart_servers, status
+
+pytestmark = pytest.mark.lab
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = "/opt/sglang/bin/python"
+ARGS = {"mamba-scheduler-strategy": "extra_buffer", "mamba-ssm-dtype": "bfloat16", "mem-fraction-static": 0.85}
+BIG = ["mamba-scheduler-strategy=no_buffer", "mem-fraction-static=0.9", "max-running-requests=128"]
+KEY = "hunter2-hunter2"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    state = tmp_path_factory.mktemp("servers") / "lab"
+    try:
+        yield lab_host.up(ROOT, LabOptions(gpus=2, load_seconds=0.5, release_seconds=0.5, speed=10), state=state)
+    finally:
+        lab_host.down(ROOT, state=state)
+
+
+@pytest.fixture(scope="module")
+def host(place: Place) -> Host:
+    spec = ServerSpec(
+        "Qwen/Qwen3.6-27B",
+        version="0.5.11",
+        python=PYTHON,
+        args=ARGS,
+        api_key=SecretRef(command=("echo", KEY)),
+        ready_timeout_s=60,
+        stop_timeout_s=20,
+    )
+    road = ProxmoxLxc(Ssh("pve-lab", place.ssh_config, connect_timeout_s=5), 200)
+    host = Host("pve1", road, python=PYTHON, env=Env(source="/root/sglang_env.sh"), servers=(spec,))
+    assert run(deploy, host).exit_code == 0
+    return host
+
+
+def run(workflow: Any, host: Host, *args: Any, say: Any = lambda *_: None, **choice: Any) -> Report:
+    fleet = Fleet(Path("x.yaml"), (host,))
+    if workflow is status:
+        return status(fleet, fleet.hosts, say=say)
+    report: Report = workflow(fleet, fleet.hosts, *args, say=say, choice=Choice(**choice))
+    return report
+
+
+def restart(host: Host, *words: str, gpus: tuple[int, ...] | None = None, **choice: Any) -> Report:
+    return run(restart_servers, host, Restart(gpus, parse_overrides(words)), **choice)
+
+
+def what(report: Report) -> list[str]:
+    assert report.rows[0].error is None, report.rows[0].error
+    return [outcome.what for outcome in report.rows[0].outcomes]
+
+
+def pids(host: Host) -> dict[str, str]:
+    facts = run(status, host).rows[0].facts
+    return {gpu: value.rpartition("pid ")[2] for gpu, value in facts.items() if " pid " in value}
+
+
+def test_capacity_goes_from_37_to_72_in_four_calls(host: Host, place: Place) -> None:
+    first = restart(host)
+    assert [w.partition(", ")[2] for w in what(first)] == ["- → 37 running at most"] * 2
+    before = pids(host)
+
+    place.pct_calls.unlink(missing_ok=True)
+    second = restart(host, *BIG, gpus=(0,))
+    assert [w.partition(", ")[2] for w in what(second)] == ["37 → 72 running at most"]
+    assert second.exit_code == 0
+    assert [json.loads(line)["verb"] for line in place.pct_calls.read_text().splitlines()] == ["exec"] * 4
+    after = pids(host)
+    assert after["GPU 0"] != before["GPU 0"]
+    assert after["GPU 1"] == before["GPU 1"]
+    assert "0/72 running" in second.rows[0].facts["GPU 0"]
+
+    argvs = place.pct_calls.read_text()
+    logs = "".join(file.read_text() for file in place.workspace(200).rglob("*") if file.is_file() and _is_text(file))
+    assert KEY not in argvs + logs
+
+    wrong = restart(host, "mem-fraction-statik=0.9")
+    assert wrong.exit_code == 2
+    assert "did you mean --mem-fraction-static" in str(wrong.rows[0].error)
+    assert restart(host, dry_run=True).rows[0].outcomes[0].state == "planned"
+    assert pids(host) == after
+
+
+def test_a_server_that_crashes_at_its_start_leaves_the_other_going(host: Host, place: Place) -> None:
+    faults.set_fault(place.gpu_dir(200), 0, "crash_at_start", kind="no_memory")
+    try:
+        report = restart(host)
+    finally:
+        faults.clear_faults(place.gpu_dir(200))
+    assert report.exit_code == 3
+    failed = [outcome for outcome in report.rows[0].outcomes if outcome.state == "failed"]
+    assert len(failed) == 1
+    assert failed[0].what.startswith("GPU 0: failed while loading: ")
+    assert "mem-fraction-static" in failed[0].what
+    assert failed[0].detail
+    assert any(w.startswith("GPU 1: ready") for w in what(report))
+    assert run(status, host).rows[0].facts["GPU 0"].startswith("crashed")
+
+
+def test_an_inventory_that_is_not_deployed_is_refused(host: Host) -> None:
+    report = restart(replace(host, env=Env({"NEW": "1"}, source=host.env.source)))
+    assert report.exit_code == 4
+    assert "run ./inv deploy" in str(report.rows[0].error)
+
+
+def test_ctrl_c_ends_the_wait_and_says_how_far_each_came(host: Host) -> None:
+    def say(_where: str, text: str) -> None:
+        if "loading" in text and not interrupted:
+            interrupted.append(text)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    interrupted: list[str] = []
+    report = run(restart_servers, host, Restart(), say=say)
+    assert report.exit_code == 130
+    assert any("goes on inside" in outcome.what for outcome in report.rows[0].outcomes)
+    deadline = time.monotonic() + 40
+    while len([v for v in run(status, host).rows[0].facts.values() if v.startswith("serving")]) < 1:
+        assert time.monotonic() < deadline, "what had begun goes on"
+
+
+def test_stop_ends_every_server_and_says_so_when_none_is_left(host: Host) -> None:
+    assert run(stop, host, Stop(servers=True)).exit_code == 0
+    facts = run(status, host).rows[0].facts
+    assert not any("pid" in value for value in facts.values())
+    assert what(run(stop, host, Stop(servers=True))) == ["no server runs"]
+
+
+def _is_text(file: Path) -> bool:
+    return file.suffix in {".log", ".json", ".jsonl", ".sh"}
