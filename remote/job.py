@@ -126,7 +126,7 @@ def _await_progress(order: StartRun, session: Session, probes: tuple[Probe, ...]
         written = progress.exists() and progress.stat().st_mtime >= session.began
         if written and not ended:
             state = observe_state(output)
-            if state.pid is not None and state.progress is not None and state.progress.pid == state.pid:
+            if _is_at_work(state):
                 return RunResult("started", state, probes)
         if ended:
             return _ended(order, session.offset, probes, is_new=written)
@@ -137,6 +137,14 @@ def _await_progress(order: StartRun, session: Session, probes: tuple[Probe, ...]
     lines = _last_lines(Path(order.log), session.offset)
     what = f"no progress in {order.start_timeout_s:.0f} s; the generator goes on"
     raise VerbError("failed", f"{what}: {lines[-1] if lines else 'no line in its log'}", f"read {order.log}")
+
+
+def _is_at_work(state: JobState) -> bool:
+    """The process that holds the output wrote this progress, and goes on."""
+    progress = state.progress
+    if state.pid is None or progress is None or progress.pid != state.pid:
+        return False
+    return progress.status in ("running", "draining", "paused")
 
 
 def _ended(order: StartRun, offset: int, probes: tuple[Probe, ...], *, is_new: bool) -> RunResult:

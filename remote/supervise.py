@@ -67,6 +67,7 @@ class Supervisor:
         self._redactor = Redactor(read_secrets(Path(secrets_dir(str(home)))))
         self._ended = threading.Event()
         self._hung_up_at: float | None = None
+        self._was_wanted = False
 
     def run(self) -> int:
         """The server's exit status as a shell would report it."""
@@ -78,20 +79,20 @@ class Supervisor:
         while (status := child.poll()) is None:
             self._note_children(child.pid)
             self._end_after_hangup(child)
+            self._was_wanted = self._was_wanted or self._is_wanted()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(timeout=CHILDREN_POLL_S)
         reader.join(DRAIN_OUTPUT_S)
         self._log.write(self._redactor.flush())
-        asked = self._record.asked or not self._is_wanted()
+        asked = self._record.asked or status == -signal.SIGTERM or (self._was_wanted and not self._is_wanted())
         self._record = replace(self._record, exit_status=status, ended=round(time.time(), 3), asked=asked)
         self._save()
         self._say("server_exit", status=status, asked=self._record.asked)
         return status if status >= 0 else 128 - status
 
     def _is_wanted(self) -> bool:
-        """A stop is asked of the server's own process: what tells it from a crash is the wish."""
-        wish = read_wishes(self._home).get(f"http://127.0.0.1:{self._record.port}", ACTIVE)
-        return wish == ACTIVE
+        """A stop is asked of the server's own process: what tells it from a crash is that it was active before."""
+        return read_wishes(self._home).get(f"http://127.0.0.1:{self._record.port}") == ACTIVE
 
     def _start(self) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import shlex
@@ -27,6 +28,7 @@ from remote import processes
 from remote.state import observe_servers
 
 ROOT = Path(__file__).resolve().parents[2]
+LAB_DIR = "RACKHAND_LAB_DIR"
 SMALL = {"mamba-ssm-dtype": "bfloat16", "mem-fraction-static": 0.85, "mamba-scheduler-strategy": "extra_buffer"}
 
 
@@ -43,7 +45,7 @@ class Site:
         self.environment = {
             **os.environ,
             "PATH": f"{self.bin}:{os.environ['PATH']}",
-            "RACKHAND_LAB_DIR": str(self.lab),
+            LAB_DIR: str(self.lab),
             "PYTHONPATH": f"{ROOT}:{ROOT / 'lab/site'}",
         }
         ports = free_ports(4)
@@ -92,8 +94,11 @@ class Site:
             return [json.loads(line) for line in process.stdout]
 
     def observe(self) -> ServersState:
+        """Without the server processes of others on this machine: there is no container around us."""
         with self.inside():
-            return observe_servers(str(self.home))
+            state = observe_servers(str(self.home))
+        ours = tuple(s for s in state.strays if processes.environment(s.process.pid, LAB_DIR) == str(self.lab))
+        return dataclasses.replace(state, strays=ours)
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
@@ -109,7 +114,7 @@ class Site:
         """Ends every process that was started under this home."""
         subprocess.run(["tmux", "-S", f"{self.home}/tmux.sock", "kill-server"], capture_output=True, check=False)
         for pid in processes.pids():
-            if processes.environment(pid, "RACKHAND_LAB_DIR") == str(self.lab) and pid != os.getpid():
+            if processes.environment(pid, LAB_DIR) == str(self.lab) and pid != os.getpid():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         secrets = Path(secrets_dir(str(self.home)))
@@ -122,8 +127,7 @@ class Site:
         (self.home / "remote.pyz").write_bytes(payload.build().data)
         (self.home / "env.sh").write_text(
             "".join(
-                f"export {name}={shlex.quote(self.environment[name])}\n"
-                for name in ("PATH", "RACKHAND_LAB_DIR", "PYTHONPATH")
+                f"export {name}={shlex.quote(self.environment[name])}\n" for name in ("PATH", LAB_DIR, "PYTHONPATH")
             )
         )
         for gpu in (0, 1):

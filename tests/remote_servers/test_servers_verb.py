@@ -119,7 +119,7 @@ def test_memory_that_does_not_come_back_is_a_clear_failure_and_nothing_is_starte
     result = run(site, ServeGpus(orders, plan.lines))[0][0]
     assert (result["ok"], result["step"]) == (False, "memory")
     assert "memory did not come back" in result["cause"]
-    assert "another container or a process of the host" in result["cause"]
+    assert "; held by " in result["cause"]
     assert wishes(site) == {site.server(0).url: "stopped"}
 
 
