@@ -38,7 +38,6 @@ class Played:
     def missed(self) -> list[str]:
         """Every bar that isn't met, as lines."""
         lines = [line for one in self.measured for line in one.missed()]
-        lines += [f"{one.phase.name}: the figures never settled" for one in self.measured if not one.settled]
         for word, indices in (("lost", self.ledger.lost), ("there twice", self.ledger.twice)):
             if indices:
                 lines.append(f"{len(indices)} prompts are {word}, the first is line {indices[0] + 1}")
@@ -77,6 +76,9 @@ def _verdict(played: Played) -> Iterator[str]:
     yield from SIMULATED.split("\n")
     if played.ledger.nothing_lost and played.ledger.nothing_twice:
         yield f"{played.ledger.records} prompts, {played.ledger.records} records: nothing lost, nothing twice"
+    for one in played.measured:
+        if not one.settled:
+            yield f"{one.phase.name}: measured before it had settled; is the machine busy?"
     yield from (f"MISSED: {line}" for line in played.missed())
     yield f"{played.seconds:.0f} s in all; the lab is down"
 

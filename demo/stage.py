@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from demo.figures import Phase
 from demo.steady import WINDOW_S, has_settled
@@ -47,7 +47,8 @@ class Stage:
 
     def restart_servers(self, settings: Mapping[str, FlagValue]) -> None:
         restart = servers.Restart(overrides=settings)
-        self._settle(servers.restart_servers(self.fleet, self.fleet.hosts, restart, say=self.say))
+        report = servers.restart_servers(self.fleet, self.fleet.hosts, restart, say=self.say)
+        self._settle(replace(report, rows=tuple(replace(row, facts={}) for row in report.rows)))
 
     def resume(self, concurrency: int | str) -> None:
         wish = job.Resume(concurrency=concurrency)
