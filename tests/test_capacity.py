@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rackhand.capacity import (
@@ -210,6 +210,7 @@ def sized(free_gib: float, flags: Mapping[str, FlagValue]) -> Capacity | None:
         return None
 
 
+@settings(deadline=None)
 @given(free_gib=st.floats(60, 190), more_gib=st.floats(0, 50), flags=FLAG_SETS)
 def test_more_free_memory_never_gives_less(free_gib: float, more_gib: float, flags: Mapping[str, FlagValue]) -> None:
     small, large = sized(free_gib, flags), sized(free_gib + more_gib, flags)
@@ -222,6 +223,7 @@ def test_more_free_memory_never_gives_less(free_gib: float, more_gib: float, fla
         assert large.max_running_requests >= min(small.max_running_requests, large.kv_tokens // 2)
 
 
+@settings(deadline=None)
 @given(free_gib=st.floats(60, 190), flags=FLAG_SETS)
 def test_the_parts_never_pass_the_static_fraction(free_gib: float, flags: Mapping[str, FlagValue]) -> None:
     found = sized(free_gib, flags)
@@ -233,6 +235,7 @@ def test_the_parts_never_pass_the_static_fraction(free_gib: float, flags: Mappin
         assert found.outside_gib == pytest.approx(free_gib - QWEN3_6_27B_FP8.weights_gib - found.pools_gib)
 
 
+@settings(deadline=None)
 @given(free_gib=st.floats(60, 190), flags=FLAG_SETS)
 def test_more_slots_per_request_never_run_more(free_gib: float, flags: Mapping[str, FlagValue]) -> None:
     three = sized(free_gib, {**flags, "mamba-scheduler-strategy": "no_buffer"})

@@ -79,6 +79,27 @@ def test_sigterm_while_loading_ends_at_once_with_its_children(start: Start, gpus
     await_true("the children to end", lambda: not any(alive(pid) for pid in children.values()))
 
 
+@pytest.mark.parametrize(
+    ("number", "to_group", "status", "text"),
+    [
+        (signal.SIGINT, False, 0, "Application shutdown complete."),
+        (signal.SIGINT, True, 0, "INFO:     Shutting down"),
+        (signal.SIGHUP, True, -signal.SIGHUP, "The server is fired up and ready to roll!"),
+        (signal.SIGQUIT, False, -signal.SIGKILL, "SIGQUIT received. signum=None, frame=None."),
+    ],
+    ids=["interrupt of the main process", "Ctrl-C", "hang-up", "quit"],
+)
+def test_other_signals_end_it_as_they_end_the_real_one(
+    start: Start, number: signal.Signals, to_group: bool, status: int, text: str
+) -> None:
+    server = start(*FLAGS).await_ready()
+    children = server.children()
+    (os.killpg if to_group else os.kill)(server.process.pid, number)
+    assert server.process.wait(30) == status
+    assert text in server.text()
+    await_true("the children to end", lambda: not any(alive(pid) for pid in children.values()))
+
+
 def test_sigkill_takes_the_scheduler_along_and_the_memory_comes_back(start: Start, gpus: Path) -> None:
     server = start(*FLAGS).await_ready()
     scheduler = server.children()["scheduler"]
