@@ -15,6 +15,8 @@ from rackhand.inventory import Host
 from rackhand.transport import Transport
 
 DEADLINE_S = 120.0
+HASH_BYTES_S = 100e6
+"""At the least, where an upload has to be read again to be known."""
 
 
 def observe(
@@ -43,7 +45,8 @@ def observe(
         commands={"gpus": GPU_QUERY, **(commands or {})},
         state=None if state is None else dict(state),
     )
-    options: dict[str, Any] = {"python": host.python, "deadline_s": DEADLINE_S}
+    limit_s = DEADLINE_S + sum(upload.size for upload in (uploads or {}).values()) / HASH_BYTES_S
+    options: dict[str, Any] = {"python": host.python, "deadline_s": limit_s, "silence_s": limit_s}
     answer = agent.call_once(transport, "observe", to_json(request), **options)
     try:
         return parse_facts(host.where, from_json(ObserveReply, answer))

@@ -21,7 +21,7 @@ from rackhand.errors import NotRunningError, PreconditionError, RemoteError
 from rackhand.inventory import Env, FileSpec, Fleet, Host, Job, PlainSsh, SecretRef, Ssh
 from rackhand.report import Report
 from rackhand.transport.local import Local
-from rackhand.workflows.deploy import Choice, deploy
+from rackhand.workflows.deploy import Choice, bring_upload, deploy
 from rackhand.workflows.fleet import Roads
 
 
@@ -56,6 +56,10 @@ def run(host: Host, *jobs: Job, dry_run: bool = False) -> Report:
 
 def what(report: Report) -> list[str]:
     return [outcome.what for row in report.rows for outcome in row.outcomes]
+
+
+def error(report: Report) -> str:
+    return str(report.rows[0].error)
 
 
 def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -138,6 +142,34 @@ def test_prompts_are_brought_once_and_known_by_size_and_time(host: Host, tmp_pat
     local.write_bytes(b'{"prompt": "y"}\n' * 200_000)
     assert what(run(host, job)) == ["sent 1 file"]
     assert there.read_bytes() == local.read_bytes()
+
+
+def test_a_job_brings_its_prompts_by_itself_and_only_when_they_lack(host: Host, tmp_path: Path) -> None:
+    local = tmp_path / "prompts.jsonl"
+    local.write_text("{}\n")
+    job = Job("j", "box", str(tmp_path / "ws/out"), str(tmp_path / "ws/prompts.jsonl"), upload=local)
+    said: list[str] = []
+    assert bring_upload(Local("box"), host, job, said.append)
+    assert not bring_upload(Local("box"), host, job, said.append)
+    assert not bring_upload(Local("box"), host, replace(job, upload=None), said.append)
+    assert (tmp_path / "ws/prompts.jsonl").read_text() == "{}\n"
+    local.unlink()
+    with pytest.raises(PreconditionError, match=r"jobs.j: can't read .*No such file or directory; mend upload"):
+        bring_upload(Local("box"), host, job, said.append)
+    assert "isn't there yet" in run(host, job).rows[0].facts["prompts of j"]
+
+
+def test_wheels_that_cannot_be_had_are_a_precondition(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name, value in (("NO_INDEX", "1"), ("FIND_LINKS", ""), ("CONFIG_FILE", os.devnull)):
+        monkeypatch.setenv(f"PIP_{name}", value)
+    report = run(replace(host, python=None))
+    assert "can't download the wheels for Python 3." in error(report)
+    assert report.exit_code == 4
+    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
+    assert "manifest.json" not in str(list((tmp_path / "ws").rglob("*")))
 
 
 @pytest.mark.parametrize(

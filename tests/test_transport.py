@@ -139,6 +139,11 @@ def test_pct_keeps_its_hands_off_the_commands_options(tmp_path: Path) -> None:
     assert road.where == "pve1/ct200"
 
 
+def test_a_word_that_pct_would_garble_is_refused() -> None:
+    with pytest.raises(PreconditionError, match="pve1/ct200: '/opt/é/python' can't be an argument there"):
+        pct(Local("pve1"), 200).exec(("/opt/é/python",))
+
+
 def _stub(path: Path, text: str) -> str:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)

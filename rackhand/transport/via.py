@@ -13,7 +13,10 @@ Explain = Callable[[Completed, str], RackhandError | None]
 
 
 class Via:
-    """`inner` with `prefix` in front of every command. `explain` reads the hop's own failures."""
+    """`inner` with `prefix` in front of every command. `explain` reads the hop's own failures.
+
+    Words stay ASCII: pct decodes them by the host's locale, and what it can't decode it replaces without a word.
+    """
 
     def __init__(
         self, inner: Transport, prefix: Argv, where: str, explain: Explain = lambda _done, _where: None
@@ -26,17 +29,23 @@ class Via:
         return self._where
 
     def exec(self, argv: Argv, *, stdin: Stdin = b"", deadline_s: float = 60.0) -> Completed:
-        return self._checked(self.inner.exec((*self._prefix, *argv), stdin=stdin, deadline_s=deadline_s))
+        return self._checked(self.inner.exec(self._words(argv), stdin=stdin, deadline_s=deadline_s))
 
     def stream(
         self, argv: Argv, *, stdin: Stdin = b"", deadline_s: float | None = None, silence_s: float = 60.0
     ) -> Generator[bytes, None, Completed]:
-        words = (*self._prefix, *argv)
-        done = yield from self.inner.stream(words, stdin=stdin, deadline_s=deadline_s, silence_s=silence_s)
+        done = yield from self.inner.stream(self._words(argv), stdin=stdin, deadline_s=deadline_s, silence_s=silence_s)
         return self._checked(done)
 
     def close(self) -> None:
         self.inner.close()
+
+    def _words(self, argv: Argv) -> Argv:
+        for word in argv:
+            if not word.isascii():
+                hint = "use ASCII for the paths of programs in the inventory"
+                raise PreconditionError(f"{word!r} can't be an argument there", where=self._where, hint=hint)
+        return (*self._prefix, *argv)
 
     def _checked(self, done: Completed) -> Completed:
         problem = self._explain(done, self._where) if done.status else None

@@ -13,11 +13,12 @@ from rackhand.contract.files import Upload
 from rackhand.deliver import digest
 from rackhand.errors import NotRunningError, PreconditionError, RemoteError
 from rackhand.facts import Facts
-from rackhand.inventory import Fleet, Host, Job, ProxmoxLxc, SecretRef
+from rackhand.inventory import Fleet, Host, Job, ProxmoxLxc
 from rackhand.observe import observe
 from rackhand.plan.deploy import LocalUpload, SendFiles, StartContainer, diff_of, needs_upload, plan_deploy
 from rackhand.report import Report
 from rackhand.secrets import Secret, mask, resolve
+from rackhand.serving import secret_refs
 from rackhand.transport import Transport
 from rackhand.workflows import fleet as hosts_at_work
 from rackhand.workflows.fleet import Roads, Say, Task
@@ -150,9 +151,7 @@ def _hashed(uploads: Sequence[LocalUpload], facts: Facts) -> tuple[LocalUpload, 
 
 
 def _known_secrets(host: Host) -> list[Secret]:
-    refs = [value for value in host.env.variables.values() if isinstance(value, SecretRef)]
-    refs += [spec.api_key for spec in host.servers if spec.api_key is not None]
-    return [resolve(ref, os.environ) for ref in refs]
+    return [resolve(ref, os.environ) for ref in secret_refs(host).values()]
 
 
 def _found(facts: Facts) -> dict[str, str]:

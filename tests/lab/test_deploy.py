@@ -23,7 +23,7 @@ from lab import host as lab_host
 from lab import sshd, trouble
 from lab.place import NO_ACL_TOKEN_ID, NODE, TOKEN_ID, LabOptions, Place
 from rackhand import deliver, observe
-from rackhand.inventory import Api, Env, FileSpec, Fleet, Host, ProxmoxLxc, SecretRef, ServerSpec, Ssh
+from rackhand.inventory import Api, Env, FileSpec, Fleet, Host, PlainSsh, ProxmoxLxc, SecretRef, ServerSpec, Ssh
 from rackhand.report import Report
 from rackhand.transport import ssh as ssh_module
 from rackhand.transport.ssh import Ssh as SshRoad
@@ -152,6 +152,16 @@ def test_one_connection_and_three_pct_calls_when_everything_changed_and_one_when
     assert calls(place)[before:] == ["exec"] * 4
     assert len(opened) == 2
     assert tree(place)["scripts/run.sh"] == host.files[0].src.read_bytes()
+
+
+def test_a_plain_host_takes_the_same_files_without_pct(place: Place, host: Host) -> None:
+    run(host)
+    before = len(calls(place))
+    plain = replace(host, road=PlainSsh(Ssh("gpu-ssh", place.ssh_config)))
+    assert what(run(plain)) == ["nothing to do"]
+    assert what(run(change(plain, "plain"))) == ["sent 1 file"]
+    assert tree(place)["scripts/run.sh"] == b"plain" * 1000
+    assert len(calls(place)) == before
 
 
 def test_an_environment_is_made_in_a_container_without_a_network_within_three_calls(place: Place, host: Host) -> None:

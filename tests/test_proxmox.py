@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import requests
+from proxmoxer import ResourceException
+
+from rackhand.errors import PreconditionError, RackhandError, RemoteError, UnreachableError
+from rackhand.inventory import Api, ProxmoxLxc, SecretRef, Ssh
+from rackhand.proxmox import Node
+from rackhand.secrets import Secret
+
+UPID = "UPID:pve1:1:2:3:vzstart:200:root@pam!t:"
+
+
+class Client:
+    """proxmoxer's way of building paths, over answers by path; a list is used up one by one, an error is raised."""
+
+    def __init__(self, answers: dict[str, Any], path: str = "") -> None:
+        self._answers, self._path = answers, path
+
+    def __getattr__(self, name: str) -> Client:
+        return Client(self._answers, f"{self._path}/{name}")
+
+    def __call__(self, part: object) -> Client:
+        return Client(self._answers, f"{self._path}/{part}")
+
+    def get(self, **_: object) -> Any:
+        return self._answer()
+
+    def post(self, **_: object) -> Any:
+        return self._answer()
+
+    def _answer(self) -> Any:
+        found = self._answers[self._path]
+        answer = found.pop(0) if isinstance(found, list) else found
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def node(**answers: Any) -> Node:
+    api = Api("root@pam!t", SecretRef(env="T"), url="https://pve1:8006")
+    made = Node(ProxmoxLxc(Ssh("pve1"), 200, api), Secret("s"), where="pve1", limit_s=20)
+    base = "/nodes/n1/lxc/200/status"
+    known = {
+        "/version": {"release": "8.4"},
+        "/cluster/resources": [[{"vmid": 100, "node": "n0"}, {"vmid": 200, "node": "n1"}]],
+        f"{base}/current": {"status": "stopped"},
+        f"{base}/start": UPID,
+        f"/nodes/n1/tasks/{UPID}/status": answers.pop("task", {"status": "stopped", "exitstatus": "OK"}),
+    }
+    vars(made)["_client"] = Client(known | {f"/{name}": answer for name, answer in answers.items()})
+    return made
+
+
+@pytest.mark.parametrize("end", ["OK", "WARNINGS: 2"])
+def test_a_task_is_awaited_and_warnings_are_a_success(end: str) -> None:
+    node(task=[{"status": "running"}, {"status": "stopped", "exitstatus": end}]).start(200)
+
+
+def test_a_task_that_failed_is_told_in_its_own_words() -> None:
+    with pytest.raises(RemoteError, match="pve1: the start of 200 failed: CT is locked"):
+        node(task={"exitstatus": "CT is locked (backup)"}).start(200)
+
+
+def test_a_container_that_the_api_does_not_show_is_a_precondition() -> None:
+    with pytest.raises(PreconditionError, match=r"the API shows no container 300; .*VM.Audit on /vms/300"):
+        node().start(300)
+
+
+def test_a_login_page_is_not_taken_for_an_answer() -> None:
+    with pytest.raises(RemoteError, match=r"answered with an HTML page; is a proxy's login page in between\?"):
+        node(version={"errors": b"<!doctype html><HTML>login"}).version()
+
+
+def test_a_question_is_asked_again_and_a_start_is_not() -> None:
+    assert node(version=[requests.exceptions.ReadTimeout("slow"), {"release": "9.0"}]).version() == "9.0"
+    with pytest.raises(UnreachableError):
+        node(**{"nodes/n1/lxc/200/status/start": [requests.exceptions.ConnectionError("x"), UPID]}).start(200)
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind", "text"),
+    [
+        (ResourceException(401, "Unauthorized", "no such token"), RackhandError, "the API refused root@pam!t"),
+        (
+            ResourceException(403, "Forbidden", "Permission check failed"),
+            PreconditionError,
+            "VM.Audit and VM.PowerMgmt",
+        ),
+        (ResourceException(500, "Error", "odd"), RemoteError, "version: 500 Error: odd"),
+        (requests.exceptions.SSLError("CA cert does not include key usage extension"), PreconditionError, "pin it"),
+        (requests.exceptions.SSLError("certificate verify failed: self-signed"), PreconditionError, "pve-root-ca.pem"),
+        (requests.exceptions.SSLError("Fingerprints did not match"), PreconditionError, "another fingerprint"),
+    ],
+)
+def test_what_the_api_refuses_says_what_to_do(problem: Exception, kind: type[RackhandError], text: str) -> None:
+    with pytest.raises(kind) as caught:
+        node(version=problem).version()
+    assert text in str(caught.value)
+
+
+def test_the_token_shows_in_no_error_or_repr() -> None:
+    api = Api("root@pam!t", SecretRef(env="T"), url="https://127.0.0.1:9")
+    made = Node(ProxmoxLxc(Ssh("pve1"), 200, api), Secret("tok-s3cret"), where="pve1")
+    with pytest.raises(UnreachableError) as caught:
+        made.version()
+    assert "s3cret" not in f"{caught.value!r} {caught.value.detail} {made!r} {vars(made)['_client']!r}"
