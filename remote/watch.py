@@ -17,6 +17,7 @@ from rackhand.contract import from_json, to_json
 from rackhand.contract.servers import secrets_dir
 from rackhand.contract.watch import Sample, WatchedServer, WatcherSample, WatchRequest
 from remote.redact import read_values
+from remote.watching.host import HostWatch
 from remote.watching.jobs import observe_job
 from remote.watching.outlet import Outlet
 from remote.watching.server import WatchedGpu, read_object
@@ -52,9 +53,10 @@ class Watcher:
         home, key = Path(request.home), read_values(Path(secrets_dir(request.home))).get("RACKHAND_API_KEY")
         self._request = request
         self._control = home / "control.json"
+        self._host = HostWatch((str(home.parent), *(job.output for job in request.jobs)))
         self._smi = NvidiaSmi(interval_s=request.interval_s, stop=stop, program=nvidia_smi)
         self._gpus = [
-            WatchedGpu(server, home, interval_s=request.interval_s, key=key, stop=stop)
+            WatchedGpu(server, home, interval_s=request.interval_s, key=key, stop=stop, with_lines=request.with_lines)
             for server in _there(request, home, nvidia_smi)
         ]
         self._seq = 0
@@ -67,6 +69,7 @@ class Watcher:
 
     def close(self) -> None:
         self._smi.close()
+        self._host.close()
         for gpu in self._gpus:
             gpu.close()
 
@@ -95,6 +98,7 @@ class Watcher:
             drops=drops,
             skipped_bytes=sum(gpu.skipped_bytes for gpu in self._gpus),
             watcher=self._self_sample(),
+            host=self._host.sample(),
         )
 
     def _self_sample(self) -> WatcherSample:

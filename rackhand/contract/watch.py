@@ -38,7 +38,8 @@ class WatchedJob:
 @dataclass(frozen=True)
 class WatchRequest:
     """`once` ends after the first sample. `until_eof` ends when stdin does: the caller holds it open. `seen_only`
-    leaves out servers of GPUs that nvidia-smi doesn't list, unless they have a record in run/.
+    leaves out servers of GPUs that nvidia-smi doesn't list, unless they have a record in run/. `with_lines` puts the
+    last batch lines of each log into its samples.
     The servers' API key is RACKHAND_API_KEY of secrets.env in the tmpfs directory of `home`.
     """
 
@@ -49,6 +50,7 @@ class WatchRequest:
     once: bool = False
     until_eof: bool = False
     seen_only: bool = False
+    with_lines: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,11 @@ class GpuSample:
     """One GPU and its server. Usages are shares from 0 to 1; memory is MiB; `tok_s` are decoded tokens per second,
     from the counter of /metrics or from the log's decode lines, as `tok_s_source` says. `cap` is the effective
     max_running_requests. `retractions` and `unread` count since the watch began; `decode_age_s` is how old the last
-    decode line is. `trouble` names the last trouble line of this start, e.g. cuda_oom."""
+    decode line is. `trouble` names the last trouble line of this start, e.g. cuda_oom.
+
+    `slots` is the size of the state pool; `graph` whether the last decode line ran from a captured graph; `still_s`
+    how long ago a batch line of either kind came or the counter moved; `pid` the recorded server process while it
+    lives, `flags` those of its command line that decide capacity and speed; `lines` its last batch lines."""
 
     gpu: int
     state: State = "unknown"
@@ -79,6 +85,12 @@ class GpuSample:
     unread: int = 0
     decode_age_s: float | None = None
     trouble: str = ""
+    slots: int | None = None
+    graph: bool | None = None
+    still_s: float | None = None
+    pid: int | None = None
+    flags: dict[str, str] = field(default_factory=dict)
+    lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,6 +102,21 @@ class JobSample:
     output: str
     progress: dict[str, Any] | None = None
     age_s: float | None = None
+
+
+@dataclass(frozen=True)
+class HostSample:
+    """The container's CPUs and disks. `cpu_pct` and `iowait_pct` are shares of all its CPUs since the last sample;
+    the pressures say for how much of the last 10 s some work waited for a CPU, and all work for I/O;
+    `disk_free_gib` is the least of the workspace and the jobs' outputs; `xids` are the driver's fault lines of the
+    kernel log since the watch began, where that can be read, as `79 PCI:0000:01:00`."""
+
+    cpu_pct: float | None = None
+    iowait_pct: float | None = None
+    cpu_pressure_pct: float | None = None
+    io_pressure_pct: float | None = None
+    disk_free_gib: float | None = None
+    xids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,4 +140,5 @@ class Sample:
     drops: int = 0
     skipped_bytes: int = 0
     watcher: WatcherSample = field(default_factory=WatcherSample)
+    host: HostSample = field(default_factory=HostSample)
     event: str = "sample"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -104,6 +104,10 @@ class Engine(Protocol):
     def generation_request(self) -> dict[str, object]: ...
 
     def parse_generation(self, text: str) -> Generation: ...
+
+    def parse_tuning(self, cmdline: Sequence[str]) -> dict[str, str]:
+        """The flags of a command line that decide capacity and speed; secrets are none of them."""
+        ...
 
     def is_server(self, cmdline: tuple[str, ...]) -> bool:
         """True for a main process and for its children, whoever started them."""

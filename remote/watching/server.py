@@ -25,9 +25,18 @@ class WatchedGpu:
     """Follows one server over its restarts: run/gpuN.json names its process and, after a restart, its log."""
 
     def __init__(
-        self, server: WatchedServer, home: Path, *, interval_s: float, key: bytes | None, stop: threading.Event
+        self,
+        server: WatchedServer,
+        home: Path,
+        *,
+        interval_s: float,
+        key: bytes | None,
+        stop: threading.Event,
+        with_lines: bool = False,
     ) -> None:
         self.server = server
+        self._with_lines = with_lines
+        self._flags: tuple[int | None, dict[str, str]] = (None, {})
         self._record_path = home / "run" / f"gpu{server.gpu}.json"
         self._engine = engine(server.engine)
         self._log = ServerLog(Path(server.log), self._engine)
@@ -55,6 +64,7 @@ class WatchedGpu:
         rate, source = self._rate(running) if live else (None, "")
         idle = running == 0 and not _is_fresh(log.decode_at)
         return GpuSample(
+            **vars(gpu),
             gpu=self.server.gpu,
             state=state,
             running=running if live else None,
@@ -66,17 +76,34 @@ class WatchedGpu:
             tok_s=_round(rate, 2),
             tok_s_source=source,
             accept_len=_round(_first(read.accept_len, log.highest("accept len")), 2) if live and not idle else None,
-            util_pct=gpu.util_pct,
-            power_w=gpu.power_w,
-            memory_used_mib=gpu.memory_used_mib,
-            memory_total_mib=gpu.memory_total_mib,
-            temperature_c=gpu.temperature_c,
-            throttle=gpu.throttle,
             retractions=self._retractions_before + log.retractions,
             unread=self._unread_before + log.unread,
             decode_age_s=None if log.decode_at is None else round(max(0.0, time.time() - log.decode_at), 1),
             trouble=log.trouble,
+            slots=log.slots if live else None,
+            graph=log.graph if live and not idle else None,
+            still_s=self._still_s() if live else None,
+            pid=record["pid"] if live and is_alive(record) else None,
+            flags=self._tuning(record) if live else {},
+            lines=log.batch_lines() if self._with_lines else (),
         )
+
+    def _still_s(self) -> float | None:
+        times = [at for at in (self._log.moved_at, self.endpoints.moved_at) if at is not None]
+        return round(max(0.0, time.time() - max(times)), 1) if times else None
+
+    def _tuning(self, record: dict[str, Any]) -> dict[str, str]:
+        """Of the recorded process's command line; read once a process."""
+        pid = record.get("pid")
+        if not is_alive(record):
+            return {}
+        if self._flags[0] != pid:
+            try:
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+            except OSError:
+                return {}
+            self._flags = (pid, self._engine.parse_tuning(words))
+        return self._flags[1]
 
     def _kv_usage(self, read: Reading) -> float | None:
         return _first(read.kv_usage, self._log.highest("full token usage", "token usage"))
@@ -107,8 +134,8 @@ class WatchedGpu:
         return "stalled" if self._has_fallen_silent() else "loading" if self._log.decode_at is None else "running"
 
     def _is_still(self) -> bool:
-        times = [at for at in (self._log.moved_at, self.endpoints.moved_at) if at is not None]
-        return bool(times) and time.time() - max(times) > STALLED_S
+        still_s = self._still_s()
+        return still_s is not None and still_s > STALLED_S
 
     def _has_fallen_silent(self) -> bool:
         answered = self.endpoints.answered_at

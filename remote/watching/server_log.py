@@ -18,6 +18,9 @@ RATE_WINDOW_S = 10.0
 GAP_S = 5.0
 """The decode line after a longer pause, or after four times the usual rhythm, counts the pause in: its rate is
 dropped."""
+GRAPHS = frozenset({"cuda graph", "cpu graph", "npu graph", "musa graph"})
+LONGEST_LINE = 400
+SLOTS_WITHIN_BYTES = 64 * 1024 * 1024
 UNSURE_GAP_S = 15.0
 """The same while the rhythm isn't known yet."""
 
@@ -38,7 +41,9 @@ class ServerLog:
         self._prefill: tuple[float, Event] | None = None
         self._rhythm: dict[str, deque[float]] = {}
         self._rates: deque[tuple[float, str, float]] = deque(maxlen=512)
+        self._lines: dict[str, str] = {}
         self._first = True
+        self.slots: int | None = None
 
     def update(self) -> None:
         """Read what is new."""
@@ -51,10 +56,24 @@ class ServerLog:
             if event is not None:
                 at = now if shift is None else min(now, _seconds(event.stamp) + shift if event.stamp else now)
                 self._take(event, at)
+                if event.kind in ("decode", "prefill", "retraction"):
+                    self._lines[event.kind] = line[:LONGEST_LINE]
         if self._first and self.tail.modified is not None:
             self._first = False
             if not self._caps:
                 self._find_cap()
+            if self.slots is None:
+                self._find_slots()
+
+    @property
+    def graph(self) -> bool | None:
+        """Whether the fresh decode lines ran from captured graphs, all ranks of them; None when they don't say."""
+        values = [event.fields[name] for event in self._fresh() for name in event.fields if name in GRAPHS]
+        return all(values) if values else None
+
+    def batch_lines(self) -> tuple[str, ...]:
+        """The last line of each kind that there was: decode, prefill, retraction."""
+        return tuple(self._lines.values())
 
     @property
     def cap(self) -> int | None:
@@ -115,6 +134,8 @@ class ServerLog:
             self._caps[event.rank] = int(event.fields["max_running_requests"])
         elif event.kind == "retraction":
             self.retractions += 1
+        elif event.sign == "mamba_pool":
+            self._take_slots(event)
         elif event.kind == "trouble":
             self.trouble = self.trouble or event.sign
         elif event.sign == "server_args":
@@ -141,6 +162,8 @@ class ServerLog:
         self._caps, self._decode, self._prefill = {}, {}, None
         self._rates.clear()
         self._rhythm.clear()
+        self._lines.clear()
+        self.slots = None
         self.trouble, self.ending, self.ready = "", False, False
 
     def _backlog_shift(self, lines: list[str]) -> float | None:
@@ -157,6 +180,17 @@ class ServerLog:
         event = self._read_line(line)[0] if line else None
         if event is not None and event.kind == "ready":
             self._caps[event.rank] = int(event.fields["max_running_requests"])
+
+    def _find_slots(self) -> None:
+        line = find_last_line(self.tail.path, b"Mamba Cache is allocated", within_bytes=SLOTS_WITHIN_BYTES)
+        event = self._read_line(line)[0] if line else None
+        if event is not None:
+            self._take_slots(event)
+
+    def _take_slots(self, event: Event) -> None:
+        slots = event.fields.get("max_mamba_cache_size")
+        if slots is not None:
+            self.slots = int(slots)
 
 
 def _seconds(stamp: str) -> float:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rackhand.contract.servers import FlagFacts, Load
 from rackhand.engines import Cause, FlagMistake, Flags, Generation, Launch
 from rackhand.engines.seen import Event as Event
 from rackhand.engines.seen import Reading
-from rackhand.engines.sglang import endpoints, exposition, flags, trouble
+from rackhand.engines.sglang import endpoints, exposition, flags, trouble, tuning
 from rackhand.engines.sglang.log import parse_line as parse_line
 from rackhand.engines.sglang.log import read_line as read_line
 
@@ -70,6 +70,9 @@ class Sglang:
 
     def parse_generation(self, text: str) -> Generation:
         return endpoints.parse_generation(text)
+
+    def parse_tuning(self, cmdline: Sequence[str]) -> dict[str, str]:
+        return tuning.parse_tuning(cmdline)
 
     def is_server(self, cmdline: tuple[str, ...]) -> bool:
         return endpoints.is_server(cmdline)
