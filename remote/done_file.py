@@ -64,7 +64,10 @@ def _add_lines(listed: Listed, lines: list[bytes]) -> None:
 
 
 def done_lines(indices: Iterable[int]) -> bytes:
-    return b"".join(b"%d\n" % index for index in indices)
+    lines = bytearray()
+    for index in indices:
+        lines += b"%d\n" % index
+    return bytes(lines)
 
 
 def import_foreign(output: Path) -> Listed | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rackhand.contract.job import Status, Wish
 from remote.committer import Committer
@@ -46,6 +46,9 @@ class Feeder:
     clock: Callable[[], float] = time.monotonic
     drained: bool = False
     stopped: bool = False
+    _usable: list[str] = field(default_factory=list)
+    _rows: int = _ROWS
+    _s_per_token: float = 0.0
     _ended: bool = False
     _reading: asyncio.Task[None] | None = None
     _failure: BaseException | None = None
@@ -117,6 +120,9 @@ class Feeder:
     def _tick(self) -> None:
         now = self.clock()
         usable = [server for server in self.servers if server.usable]
+        self._usable = [server.url for server in usable]
+        self._rows = max(_ROWS, 2 * sum(server.limit for server in self.servers))
+        self._s_per_token = max(server.s_per_token for server in self.servers)
         for server in self.servers:
             server.tick_ramp()
             others = [other for other in usable if other is not server]
@@ -148,9 +154,8 @@ class Feeder:
         self._refill()
         if not len(self.queue):
             return
-        usable = [other.url for other in self.servers if other.usable]
         while server.may_send(now):
-            item = self.queue.take(server.url, usable, now)
+            item = self.queue.take(server.url, self._usable, now)
             if item is None:
                 return
             item.sent += 1
@@ -158,10 +163,10 @@ class Feeder:
             server.flights[asyncio.create_task(self._ask(server, flight))] = flight
 
     def _refill(self) -> None:
-        wanted = max(_ROWS, 2 * sum(server.limit for server in self.servers))
-        if self._ended or self._reading is not None or self.queue.fresh >= wanted // 2 or self.queue.retries > wanted:
+        if self._ended or self._reading is not None:
             return
-        self._reading = asyncio.create_task(self._read(wanted))
+        if self.queue.fresh < self._rows // 2 and self.queue.retries <= self._rows:
+            self._reading = asyncio.create_task(self._read(self._rows))
 
     async def _read(self, rows: int) -> None:
         try:
@@ -183,8 +188,10 @@ class Feeder:
 
     async def _ask(self, server: Server, flight: Flight) -> None:
         try:
-            body = self.feeding.body(flight.item.prompt, server.model)
-            reply = await self.client.complete(server.url, body, self._timeout_s(server))
+            feeding = self.feeding
+            body = feeding.body(flight.item.prompt, server.model)
+            timeout_s = server.timeout_s(feeding.max_tokens, feeding.timeout_floor_s, self._s_per_token)
+            reply = await self.client.complete(server.url, body, timeout_s)
             flight.answered = True
             self.judge.note_reply(server, flight, reply, self.clock())
             if self.committer.full:
@@ -216,10 +223,6 @@ class Feeder:
         task = asyncio.current_task()
         if task is not None:
             server.flights.pop(task, None)
-
-    def _timeout_s(self, server: Server) -> float:
-        fleet = max((other.s_per_token for other in self.servers), default=0.0)
-        return server.timeout_s(self.feeding.max_tokens, self.feeding.timeout_floor_s, fleet)
 
     async def _poll(self, server: Server) -> None:
         """Reads what the server can hold and what it does, every two seconds."""

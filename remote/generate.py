@@ -28,12 +28,15 @@ from remote.log_lines import LogLines
 from remote.prompt_queue import Queue
 from remote.prompts import Prompt, PromptReader, Row
 from remote.recovery import open_ledger
-from remote.run_loop import RunLoop
+from remote.run_loop import RunLoop, put_progress
 from remote.server import Server
 from remote.tally import Tally
 
 API_KEY = "RACKHAND_API_KEY"
 """The environment variable that holds the servers' API key; it stands in no argv and no log."""
+
+_LAST_WRITE_S = 5.0
+"""After a signal and its drain, for a disk that still takes nothing."""
 
 
 def main(argv: list[str]) -> int:
@@ -85,6 +88,8 @@ def _open(options: GenerateOptions, log: LogLines) -> tuple[Lock, Ledger, Prompt
         problems = plan_refusals(job, digest, options.sampling, options.shard[1])
         if problems:
             raise RefusedError(f"{options.output}: {'; '.join(problems)}; name another output (--new), or undo it")
+        opening = Tally(started=time.monotonic(), message="reading what is done already")
+        put_progress(options.output, opening.progress(opening.started, []))
         ledger = open_ledger(
             options.output,
             log.say,
@@ -169,7 +174,7 @@ async def _run_to_the_end(loop: RunLoop, ledger: Ledger, log: LogLines) -> int:
         await loop.run()
     except HopelessError as error:
         problem = str(error)
-    if not await feeder.committer.stop(loop.drain_timeout_s):
+    if not await feeder.committer.stop(loop.drain_timeout_s if loop.signalled is None else _LAST_WRITE_S):
         problem = problem or "the last completions couldn't be written; they are asked again"
     elif not problem and loop.signalled is None and tally.left == 0:
         ledger.close_shard()

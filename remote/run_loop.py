@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rackhand.contract import to_json
-from rackhand.contract.job import PROGRESS_FILE, Status
+from rackhand.contract.job import PROGRESS_FILE, Progress, Status
 from remote.append_file import put_over, put_whole
 from remote.control_file import ControlFile
 from remote.feeder import Feeder
@@ -61,9 +61,7 @@ class RunLoop:
     async def put_progress(self, status: Status, message: str = "") -> None:
         self.tally.status, self.tally.message = status, message
         progress = self.tally.progress(self.feeder.clock(), self.feeder.servers)
-        data = json.dumps(to_json(progress), indent=1).encode()
-        padded = data.ljust(-(-(len(data) + _SPARE_BYTES) // _BLOCK_BYTES) * _BLOCK_BYTES - 1) + b"\n"
-        await asyncio.to_thread(_put, self.output / PROGRESS_FILE, padded)
+        await asyncio.to_thread(put_progress, self.output, progress)
 
     def _note_signal(self, number: signal.Signals) -> None:
         log, feeder = self.feeder.log, self.feeder
@@ -134,10 +132,15 @@ class RunLoop:
                 self.feeder.set_wish(server, wishes.get(server.url, "active"))
 
 
-def _put(path: Path, data: bytes) -> None:
-    """Trailing blanks make the length the same most times, so that a full disk can still say that it is full."""
+def put_progress(output: Path, progress: Progress) -> None:
+    """Replaces progress.json; an error is no reason to stop.
+
+    Trailing blanks make its length the same most times, so that a full disk can still say that it is full.
+    """
+    data = json.dumps(to_json(progress), indent=1).encode()
+    padded = data.ljust(-(-(len(data) + _SPARE_BYTES) // _BLOCK_BYTES) * _BLOCK_BYTES - 1) + b"\n"
     try:
-        put_whole(path, data, sync=False)
+        put_whole(output / PROGRESS_FILE, padded, sync=False)
     except OSError:
         with contextlib.suppress(OSError):
-            put_over(path, data)
+            put_over(output / PROGRESS_FILE, padded)

@@ -116,6 +116,10 @@ class Http(asyncio.Protocol):
                 return
             self.buffer = rest[length:]
             method, path = head.split(b" ", 2)[:2]
+            key = self.port.options.key
+            if key and f"bearer {key}".encode() not in head.lower():
+                self.reply("401", "")
+                continue
             self.task = asyncio.ensure_future(self.answer(method, path.decode(), rest[:length]))
 
     def send(self, status: int, body: bytes, kind: str = "application/json", *, length: int | None = None) -> None:
@@ -218,6 +222,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     p.add_argument("--slots", type=int, default=1_000_000)
     p.add_argument("--tokens", type=int, default=20)
     p.add_argument("--body", type=int, default=0)
+    p.add_argument("--key", help="refuse requests without this API key")
     p.add_argument("--remember", action="store_true")
     p.add_argument("--slow", type=lambda s: (int(s.split(":")[0]), float(s.split(":")[1])))
     p.add_argument("--bad", action="append", default=[], help="PORT:FAULT")
