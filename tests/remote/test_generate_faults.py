@@ -28,7 +28,7 @@ def test_one_bad_server_of_eight_costs_no_prompt(tmp_path: Path, fault: str) -> 
 
 def test_random_faults_slow_a_run_down_and_lose_nothing(tmp_path: Path) -> None:
     prompts = write_prompts(tmp_path, 1000)
-    shares = ("--p500", "0.05", "--p429", "0.02", "--preset", "0.01", "--pempty", "0.01", "--ptrunc", "0.01")
+    shares = ("--p500", "0.05", "--p429", "0.02", "--preset", "0.01", "--ptrunc", "0.01")
     with Rig(tmp_path, "--lat", "5", "--phang", "0.002", *shares) as rig:
         assert (
             rig.generate(prompts, "--timeout-floor", "1", "--attempts", "20", "--sampling", '{"max_tokens": 20}') == 0

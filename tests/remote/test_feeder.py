@@ -1,0 +1,115 @@
+"""The feeder with a scripted client: what each kind of trouble costs, and that a run always ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from remote.committer import Committer
+from remote.endpoint import Load
+from remote.feeder import Feeder
+from remote.feeding import Feeding
+from remote.judge import Judge
+from remote.ledger import Ledger
+from remote.log_lines import LogLines
+from remote.prompt_queue import Queue
+from remote.prompts import Prompt, Row
+from remote.recovery import open_ledger
+from remote.reply import Reply, TroubleError
+from remote.server import Server
+from remote.tally import Tally
+
+Answer = Callable[[str, str], Reply | TroubleError | None]
+"""Of a server's URL and a prompt's text; None hangs."""
+
+GOOD = Reply("fine", None, None, "stop", {"completion_tokens": 5}, "m")
+
+
+class ScriptedClient:
+    def __init__(self, answer: Answer, *, healthy: bool = True) -> None:
+        self._answer = answer
+        self._healthy = healthy
+        self.asked: list[tuple[str, str]] = []
+
+    async def complete(self, server: str, body: bytes, timeout_s: float) -> Reply:
+        text = body.decode().split('"content":"')[1].split('"')[0]
+        self.asked.append((server, text))
+        await asyncio.sleep(0.002)
+        answer = self._answer(server, text)
+        if answer is None:
+            await asyncio.sleep(timeout_s)
+            raise TroubleError("timeout", f"no answer in {timeout_s} s")
+        if isinstance(answer, TroubleError):
+            raise answer
+        return answer
+
+    async def observe_load(self, server: str) -> Load | None:
+        return Load(4, 0, 0, 0)
+
+    async def observe_health(self, server: str) -> bool:
+        return self._healthy
+
+    async def observe_model(self, server: str) -> str | None:
+        return "m"
+
+
+def _run(tmp_path: Path, client: ScriptedClient, count: int, *urls: str, attempts: int = 3) -> tuple[Tally, Ledger]:
+    async def run() -> tuple[Tally, Ledger]:
+        ledger = open_ledger(tmp_path, lambda text: None)
+        rows: list[Row] = [Prompt(i, None, [{"role": "user", "content": f"p{i}"}]) for i in range(count)]
+
+        def read(wanted: int, size: int) -> list[Row]:
+            found = rows[:wanted]
+            del rows[:wanted]
+            return found
+
+        tally, queue, log = Tally(started=0.0), Queue(lambda: 0.0), LogLines()
+        feeding = Feeding({"max_tokens": 1}, "m", attempts, timeout_floor_s=0.2)
+        servers = [Server(url, None) for url in urls]
+        committer = Committer(ledger, tally.note_safe)
+        judge = Judge(servers, queue, committer, client, tally, feeding, log)
+        await Feeder(servers, queue, client, committer, judge, tally, feeding, read, log).run()
+        assert await committer.stop(10)
+        ledger.close()
+        return tally, ledger
+
+    return asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_prompt_that_hangs_everywhere_is_given_up_and_the_others_are_done(tmp_path: Path) -> None:
+    client = ScriptedClient(lambda server, text: None if text == "p3" else GOOD)
+    tally, ledger = _run(tmp_path, client, 40, "a", "b", attempts=2)
+    assert (tally.completed, tally.given_up) == (39, 1)
+    assert 3 not in ledger.done
+    assert {server for server, text in client.asked if text == "p3"} == {"a", "b"}
+
+
+@pytest.mark.parametrize("kind", ["server_error", "bad_body", "aborted"])
+def test_a_run_ends_though_the_last_prompts_break_their_only_server(tmp_path: Path, kind: str) -> None:
+    poison = {"p0", "p1", "p2"}
+    client = ScriptedClient(lambda server, text: TroubleError(kind, "x") if text in poison else GOOD)  # type: ignore[arg-type]
+    tally, _ = _run(tmp_path, client, 30, "a")
+    assert (tally.completed, tally.given_up) == (27, 3)
+
+
+def test_a_failure_is_tried_on_another_server_before_the_same_one(tmp_path: Path) -> None:
+    client = ScriptedClient(lambda server, text: TroubleError("cut", "x") if server == "a" and text == "p5" else GOOD)
+    tally, _ = _run(tmp_path, client, 20, "a", "b")
+    asked = [server for server, text in client.asked if text == "p5"]
+    assert tally.completed == 20
+    assert asked in (["b"], ["a", "b"])
+
+
+def test_a_failing_server_uses_up_no_prompts_attempts_once_it_is_left_out(tmp_path: Path) -> None:
+    client = ScriptedClient(lambda server, text: TroubleError("connect", "refused") if server == "a" else GOOD)
+    tally, _ = _run(tmp_path, client, 300, "a", "b", attempts=2)
+    assert (tally.completed, tally.failed) == (300, 0)
+
+
+def test_refusals_before_any_completion_are_recorded_only_when_the_run_ends_by_itself(tmp_path: Path) -> None:
+    client = ScriptedClient(lambda server, text: TroubleError("prompt", "HTTP 400: too long"))
+    tally, ledger = _run(tmp_path, client, 5, "a")
+    assert (tally.permanent, list(ledger.failed)) == (5, [0, 1, 2, 3, 4])
