@@ -20,7 +20,7 @@ from remote.log_lines import LogLines
 from remote.prompt_queue import Queue
 from remote.prompts import BadRow, Row
 from remote.reply import TroubleError
-from remote.server import Flight, Server
+from remote.server import HANG_FACTOR, Flight, Server
 from remote.tally import Tally
 
 _TICK_S = 0.05
@@ -154,6 +154,9 @@ class Feeder:
         self._refill()
         if not len(self.queue):
             return
+        if server.breaker.open and self._usable and len(self.queue) <= len(self.servers):
+            # The last prompts aren't for probes: nobody would be left to show that such a server hangs.
+            return
         while server.may_send(now):
             item = self.queue.take(server.url, self._usable, now)
             if item is None:
@@ -188,10 +191,8 @@ class Feeder:
 
     async def _ask(self, server: Server, flight: Flight) -> None:
         try:
-            feeding = self.feeding
-            body = feeding.body(flight.item.prompt, server.model)
-            timeout_s = server.timeout_s(feeding.max_tokens, feeding.timeout_floor_s, self._s_per_token)
-            reply = await self.client.complete(server.url, body, timeout_s)
+            body = self.feeding.body(flight.item.prompt, server.model)
+            reply = await self.client.complete(server.url, body, self._timeout_s(server, flight))
             flight.answered = True
             self.judge.note_reply(server, flight, reply, self.clock())
             if self.committer.full:
@@ -205,6 +206,14 @@ class Feeder:
         finally:
             self._land(server)
         self._pump(server)
+
+    def _timeout_s(self, server: Server, flight: Flight) -> float:
+        """A probe waits no longer than a silent server may: its prompt has better places to be."""
+        floor_s = self.feeding.timeout_floor_s
+        timeout_s = server.timeout_s(self.feeding.max_tokens, floor_s, self._s_per_token)
+        if not flight.probe:
+            return timeout_s
+        return min(timeout_s, max(floor_s, HANG_FACTOR * max(other.latency_s for other in self.servers)))
 
     async def _note_trouble(self, server: Server, flight: Flight, trouble: TroubleError) -> None:
         try:

@@ -22,7 +22,9 @@ _LONG_QUEUE_POLLS = 3
 _UNKNOWN_S_PER_TOKEN = 0.25
 _TIMEOUT_FACTOR = 3.0
 _MAX_TIMEOUT_S = 6 * 3600.0
-_HANG_FACTOR = 5.0
+HANG_FACTOR = 5.0
+"""Times the usual latency without a sign of life."""
+
 _HANG_OTHERS = 20
 _MEMORY = 0.1
 
@@ -153,7 +155,7 @@ class Server:
             return False
         usual = max([self.latency_s, *(other.latency_s for other in others)])
         finished = fleet_completed - self.completed - self.others_mark
-        return now - self.silent_since > max(floor_s, _HANG_FACTOR * usual) and finished >= _HANG_OTHERS * len(others)
+        return now - self.silent_since > max(floor_s, HANG_FACTOR * usual) and finished >= _HANG_OTHERS * len(others)
 
     def timeout_s(self, max_tokens: int, floor_s: float, fleet_s_per_token: float) -> float:
         """Three times what `max_tokens` take at this server's rate (the fleet's, a slow guess before any)."""

@@ -12,6 +12,18 @@ from tests.remote.rig import Rig, nothing_lost_nothing_twice, write_prompts
 FAULTS = ["500", "503", "429", "hang", "dead", "reset", "badjson", "errorbody", "empty", "trunc", "html502", "refuse"]
 
 
+def test_a_bad_server_of_each_kind_beside_three_good_ones_costs_no_prompt(tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path, 1500)
+    bad = [word for number, fault in enumerate(FAULTS) for word in ("--bad", f"{number}:{fault}")]
+    with Rig(tmp_path, "--lat", "20", *bad, ports=len(FAULTS) + 3) as rig:
+        assert rig.generate(prompts, "--timeout-floor", "2", "--attempts", "12") == 0
+        urls = {fault: rig.url(number) for number, fault in enumerate(FAULTS)}
+    nothing_lost_nothing_twice(rig.output, 1500)
+    servers = rig.progress()["servers"]
+    assert {fault: servers[url]["completed"] for fault, url in urls.items()} == dict.fromkeys(FAULTS, 0)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_one_bad_server_of_eight_costs_no_prompt(tmp_path: Path, fault: str) -> None:
     prompts = write_prompts(tmp_path, 800)
