@@ -17,7 +17,7 @@ from demo.prompts import ROWS, write_prompts
 from demo.stage import Stage
 from lab import host, packages
 from lab.place import LabOptions, Place, read_place
-from rackhand.errors import PreconditionError, RemoteError
+from rackhand.errors import PreconditionError, RemoteError, UsageError
 from rackhand.load import load
 from rackhand.program import hold_signals
 from rackhand.render import Screen, screen
@@ -58,6 +58,9 @@ def play(root: Path, *, json_file: str = "", verbose: bool = False) -> int:
     PreconditionError when a demo runs already, the lab's LabError when a lab is up that isn't the demo's;
     RackhandError when a verb failed.
     """
+    figures = Path(json_file).absolute() if json_file else None
+    if figures and not figures.parent.is_dir():
+        raise UsageError(f"no directory {figures.parent}", hint="--json FILE is written at the end")
     packages.prepare_for_lab()
     start = time.monotonic()
     with _only_one(root), screen(verbose=verbose) as told:
@@ -67,8 +70,8 @@ def play(root: Path, *, json_file: str = "", verbose: bool = False) -> int:
         told.compare(compare(measured, baseline_tok_s=baseline, mean_tokens=MEAN_TOKENS))
         for line in _verdict(played):
             told.say("demo", line)
-    if json_file:
-        Path(json_file).write_text(json.dumps(played.as_json(), indent=1) + "\n")
+    if figures:
+        figures.write_text(json.dumps(played.as_json(), indent=1) + "\n")
     return 1 if played.missed() else 0
 
 

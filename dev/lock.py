@@ -15,6 +15,7 @@ from pathlib import Path
 import tomllib
 
 from dev.programs import ROOT
+from rackhand.errors import RackhandError
 
 LOOK = ("--quiet", "--universal", "--generate-hashes", "--no-annotate", "--no-header")
 REMOTE = ROOT / "requirements-remote.lock"
@@ -57,4 +58,8 @@ def _uv(folder: Path) -> str:
 
 
 def _run(*argv: str) -> None:
-    subprocess.run(argv, cwd=ROOT, check=True)
+    ended = subprocess.run(argv, cwd=ROOT)
+    if ended.returncode:
+        raise RackhandError(
+            f"{Path(argv[0]).name} ended with {ended.returncode}; the lock files are as they were", hint="see above"
+        )
