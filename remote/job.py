@@ -140,11 +140,15 @@ def _await_progress(order: StartRun, session: Session, probes: tuple[Probe, ...]
 
 
 def _is_at_work(state: JobState) -> bool:
-    """The process that holds the output wrote this progress, and goes on."""
+    """The process that holds the output wrote this progress and has something left to do; one that finds everything
+    done says `running` for a moment as well."""
     progress = state.progress
     if state.pid is None or progress is None or progress.pid != state.pid:
         return False
-    return progress.status in ("running", "draining", "paused")
+    if progress.status not in ("running", "draining", "paused"):
+        return False
+    left = progress.total is not None and state.finished < progress.total
+    return left or progress.in_flight > 0
 
 
 def _ended(order: StartRun, offset: int, probes: tuple[Probe, ...], *, is_new: bool) -> RunResult:

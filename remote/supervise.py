@@ -26,7 +26,7 @@ from rackhand.contract.servers import ACTIVE, ServerRecord, secrets_dir
 from remote import processes
 from remote.journal import append_event, replace_json
 from remote.redact import Redactor, read_secrets
-from remote.state import read_wishes
+from remote.state import read_record, read_wishes
 
 HANGUP_GRACE_S = 60.0
 CHILDREN_POLL_S = 1.0
@@ -142,6 +142,10 @@ class Supervisor:
             self._save()
 
     def _save(self) -> None:
+        """A start writes it; later only while no other supervisor has taken over this GPU."""
+        there = read_record(self._path)
+        if there is not None and there.supervisor != os.getpid() and there.started > self._record.started:
+            return
         try:
             replace_json(self._path, self._record)
         except OSError as error:

@@ -25,7 +25,7 @@ from remote.job_file import observe_lock
 pytestmark = pytest.mark.lab
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = "/opt/sglang/bin/python"
-PROMPTS = 200
+PROMPTS = 150
 DONE_BEFORE = 3
 ARGS = {"mamba-scheduler-strategy": "extra_buffer", "mamba-ssm-dtype": "bfloat16", "mem-fraction-static": 0.85}
 
@@ -40,7 +40,7 @@ class Bench:
         spec = ServerSpec("Qwen/Qwen3.6-27B", python=PYTHON, args=ARGS, ready_timeout_s=60, stop_timeout_s=20)
         road = ProxmoxLxc(Ssh("pve-lab", place.ssh_config, connect_timeout_s=5), 200)
         self.host = Host("pve1", road, python=PYTHON, env=Env(source="/root/sglang_env.sh"), servers=(spec,))
-        self.job = Job("j", "pve1", "/workspace/out", "/workspace/prompts.jsonl", prompts, {"max_tokens": 64}, 8)
+        self.job = Job("j", "pve1", "/workspace/out", "/workspace/prompts.jsonl", prompts, {"max_tokens": 20}, 8)
         self.output = place.workspace(200) / "out"
         self.output.mkdir()
         (self.output / ".done_indices").write_text("".join(f"{i}\n" for i in range(DONE_BEFORE)))
