@@ -1,176 +1,179 @@
-"""The flags that sizing reads, with each version's defaults, and what SGLang refuses."""
+"""The flags that sizing reads, with each release's defaults, and what SGLang refuses. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TypeAlias
 
-from rackhand.capacity.shapes import KV_BYTES, STATE_BYTES, Gpu, ModelShape
+from rackhand.capacity.errors import FlagsRefused, UnsupportedVersion
+from rackhand.capacity.fraction import auto_fraction
+from rackhand.capacity.limits import Strategy
+from rackhand.capacity.read import Flags, choice, fraction_of, whole
+from rackhand.capacity.regimes import Release
+from rackhand.capacity.shapes import CONV_BYTES, CONV_DTYPE, KV_BYTES, STATE_BYTES, Gpu, ModelShape
 
-FlagValue: TypeAlias = bool | int | float | str | None
-"""One flag's value; the key is its long name, with or without the leading dashes, `-` and `_` alike."""
-
-SUPPORTED = ("0.5.8", "0.5.12")
-"""The first and the last release whose sizing `predict` knows."""
 SPECULATIVE_DEFAULT_RUNNING = 48
 SPECULATIVE_DEFAULT_DRAFT_TOKENS = 4
-
-
+SWA_TOKENS_RATIO = 0.8
 NO_OVERLAP = ("DFLASH", "NGRAM")
-"""Speculation that turns the overlap scheduler off (0.5.11 server_args.py:3436, :3569)."""
-
-
-class CapacityError(ValueError):
-    """The prediction can't be made, or SGLang would refuse to start; the text says why."""
-
-
-class UnsupportedVersion(CapacityError):  # noqa: N818 - reads as what happened
-    """An SGLang release outside `SUPPORTED`."""
-
-
-class FlagsRefused(CapacityError):  # noqa: N818 - reads as what happened
-    """SGLang of that version refuses these flags, or the model doesn't cover them."""
-
-
-class DoesNotFit(CapacityError):  # noqa: N818 - reads as what happened
-    """Weights and reserved memory leave nothing for the pools."""
+"""Speculation that turns the overlap scheduler off up to 0.5.13 (0.5.11 server_args.py:3436, :3569)."""
+BACKEND_PAGES = {"trtllm_mha": 64, "trtllm_mla": 64, "flashmla": 64, "cutlass_mla": 128, "fa4": 128}
+"""Tokens in a page where the attention backend knows no smaller one."""
+_TRUE = ("1", "true", "yes", "y", "on")
+_STRATEGIES = ("auto", "no_buffer", "extra_buffer", "extra_buffer_lazy")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The flags that sizing reads, with that version's defaults."""
+    """The flags that sizing reads, with that release's defaults."""
 
     running: int | None
     slots: int | None
     ratio: float
     fraction: float
     draft_tokens: int
-    extra_buffer: bool
+    draft_model: bool
+    strategy: Strategy
     radix: bool
     overlap: bool
     page_size: int
     state_dtype: str
     kv_dtype: str
+    conv_dtype: str
+    tp: int
+    context_len: int
+    max_tokens: int | None
+    swa_ratio: float
+    skips_decode_lock: bool
+    replay_tokens: int
 
 
-def auto_fraction(gpu: Gpu, model: ModelShape, flags: Mapping[str, FlagValue]) -> float:
-    """`mem_fraction_static` when unset, 0..1, from the GPU's total MiB. SGLang 0.5.10-0.5.12, one GPU per server.
-
-    Reserved MiB = 512 + 1.5 x prefill chunk + 2 x largest graph batch + 128 + 8 x piecewise graphs, at least 10,240
-    above 60 GB, + 4,096 for speculation; the rest's share, times the model's vision fraction.
-    """
-    mib = gpu.memory_mib
-    chunk_default = 2048 if mib < 35 * 1024 else 4096 if mib < 60 * 1024 else 8192 if mib < 160 * 1024 else 16384
-    graph_default = 8 if mib < 20 * 1024 else 24 if mib < 35 * 1024 else 32 if mib < 60 * 1024 else 256
-    chunk = _int(flags, "chunked-prefill-size") or chunk_default
-    graphs = _int(flags, "cuda-graph-max-bs") or (512 if mib >= 160 * 1024 else graph_default)
-    reserved = 512 + 1.5 * max(chunk, 2048) + 2 * graphs + 1024 / 8
-    if not flags.get("disable-piecewise-cuda-graph"):
-        reserved += 8 * _piecewise_graphs(chunk)
-    if mib > 60 * 1024:
-        reserved = max(reserved, 10 * 1024)
-    if flags.get("speculative-algorithm"):
-        reserved += 4 * 1024
-    return round((mib - reserved) / mib, 3) * model.vision_fraction
-
-
-def _piecewise_graphs(largest: int) -> int:
-    steps = ((4, 33, 4), (48, 257, 16), (288, 513, 32), (576, 1025, 64), (1280, 4097, 256), (4608, largest + 1, 512))
-    return sum(1 for step in steps for size in range(*step) if size <= largest)
-
-
-def release_of(version: str) -> tuple[int, int, int]:
-    """The release as numbers; UnsupportedVersion outside `SUPPORTED`. A post release counts as its release."""
-    first, last = (tuple(int(p) for p in v.split(".")) for v in SUPPORTED)
-    parts = version.split(".")[:3]
-    if len(parts) != 3 or not all(p.isdigit() for p in parts) or not first <= tuple(map(int, parts)) <= last:
-        raise UnsupportedVersion(
-            f"SGLang {version}: the memory model knows {SUPPORTED[0]} to {SUPPORTED[1]} and no other release"
-        )
-    return int(parts[0]), int(parts[1]), int(parts[2])
-
-
-def read_asked(gpu: Gpu, model: ModelShape, release: tuple[int, int, int], flags: Mapping[str, FlagValue]) -> Asked:
-    """The sizing flags of a launch, named with dashes. FlagsRefused where that release would refuse them."""
-    for name in ("tp-size", "pp-size", "dp-size"):
-        if (_int(flags, name) or 1) != 1:
-            raise FlagsRefused(f"--{name} {flags[name]}: the memory model covers one GPU per server")
-    speculation = bool(flags.get("speculative-algorithm"))
-    extra_buffer = flags.get("mamba-scheduler-strategy") == "extra_buffer"
-    radix, overlap, page_size = _scheduling(gpu, release, flags, extra_buffer=extra_buffer, speculation=speculation)
-    drafts = _int(flags, "speculative-num-draft-tokens") or SPECULATIVE_DEFAULT_DRAFT_TOKENS
-    running = _int(flags, "max-running-requests")
-    fraction = _float(flags, "mem-fraction-static")
-    ratio = _float(flags, "mamba-full-memory-ratio")
+def read_asked(gpu: Gpu, model: ModelShape, release: Release, flags: Flags, environ: Flags) -> Asked:
+    """The sizing flags of a launch, as `dashed` names them. FlagsRefused where that release would refuse them."""
+    _check_parallel(model, flags)
+    algorithm = str(flags.get("speculative-algorithm") or "")
+    drafts = _draft_tokens(flags) if algorithm else 0
+    strategy, radix, overlap, page_size = _scheduling(gpu, model, release, flags, environ)
+    running = whole(flags, "max-running-requests")
+    fraction = fraction_of(flags, "mem-fraction-static", most=1.0)
+    state_dtype = choice(flags, "mamba-ssm-dtype", STATE_BYTES, _state_default(model, release))
     return Asked(
-        running=SPECULATIVE_DEFAULT_RUNNING if speculation and running is None else running,
-        slots=_int(flags, "max-mamba-cache-size"),
-        ratio=0.9 if ratio is None else ratio,
-        fraction=auto_fraction(gpu, model, flags) if fraction is None else fraction,
-        draft_tokens=drafts if speculation else 0,
-        extra_buffer=extra_buffer,
+        running=SPECULATIVE_DEFAULT_RUNNING if algorithm and running is None else running,
+        slots=whole(flags, "max-mamba-cache-size"),
+        ratio=fraction_of(flags, "mamba-full-memory-ratio") or 0.9,
+        fraction=auto_fraction(gpu, model, flags, ".".join(map(str, release))) if fraction is None else fraction,
+        draft_tokens=drafts,
+        draft_model=algorithm not in ("", "NGRAM"),
+        strategy=strategy,
         radix=radix,
         overlap=overlap,
         page_size=page_size,
-        state_dtype=_choice(flags, "mamba-ssm-dtype", STATE_BYTES, model.state_dtype),
-        kv_dtype=_choice(flags, "kv-cache-dtype", KV_BYTES, "auto"),
+        state_dtype=state_dtype,
+        kv_dtype=choice(flags, "kv-cache-dtype", KV_BYTES, "auto"),
+        conv_dtype=choice(environ, "SGLANG_MAMBA_CONV_DTYPE", CONV_BYTES, CONV_DTYPE),
+        tp=whole(flags, "tp-size") or 1,
+        context_len=whole(flags, "context-length") or model.context_len,
+        max_tokens=whole(flags, "max-total-tokens"),
+        swa_ratio=_swa_ratio(model, release, flags),
+        skips_decode_lock=_is_on(environ, "SGLANG_OPT_MAMBA_SKIP_DECODE_LOCK"),
+        replay_tokens=_replay_tokens(release, flags, algorithm, state_dtype),
     )
 
 
+def _check_parallel(model: ModelShape, flags: Flags) -> None:
+    for name in ("pp-size", "dp-size"):
+        if (whole(flags, name) or 1) != 1:
+            raise FlagsRefused(f"--{name} {flags[name]}: the memory model knows tensor parallelism only")
+    tp = whole(flags, "tp-size") or 1
+    for what, heads in (("value heads", model.linear_value_heads), ("key heads", model.linear_key_heads)):
+        if heads % tp:
+            raise FlagsRefused(f"--tp-size {tp}: {heads} linear-attention {what} can't be divided by it")
+
+
+def _draft_tokens(flags: Flags) -> int:
+    """Draft tokens that a step verifies: steps + 1 with top-k 1, which is the default, as 3 steps are."""
+    steps = whole(flags, "speculative-num-steps")
+    if steps is not None and (whole(flags, "speculative-eagle-topk") or 1) == 1:
+        return steps + 1
+    return whole(flags, "speculative-num-draft-tokens") or SPECULATIVE_DEFAULT_DRAFT_TOKENS
+
+
+def _state_default(model: ModelShape, release: Release) -> str:
+    """To 0.5.8 float32 whatever the model says, then the model's own."""
+    return "float32" if release <= (0, 5, 8) else model.state_dtype
+
+
+def _swa_ratio(model: ModelShape, release: Release, flags: Flags) -> float:
+    if model.swa_layers and release < (0, 5, 11):
+        text = f"SGLang {'.'.join(map(str, release))}: pools of sliding-window models are known from 0.5.11 on"
+        raise UnsupportedVersion(text)
+    return fraction_of(flags, "swa-full-tokens-ratio", most=1.0) or SWA_TOKENS_RATIO
+
+
+def _replay_tokens(release: Release, flags: Flags, algorithm: str, state_dtype: str) -> int:
+    """Tokens in the ring of ReplaySSM verification, 0 without it."""
+    if not flags.get("enable-linear-replayssm-spec") or not algorithm:
+        return 0
+    if release < (0, 5, 17):
+        raise FlagsRefused("the memory model knows ReplaySSM verification from 0.5.17 on")
+    if state_dtype != "float32":
+        raise FlagsRefused("ReplaySSM verification needs a float32 state: drop --mamba-ssm-dtype")
+    return whole(flags, "linear-replayssm-cache-len") or 16
+
+
 def _scheduling(
-    gpu: Gpu,
-    release: tuple[int, int, int],
-    flags: Mapping[str, FlagValue],
-    *,
-    extra_buffer: bool,
-    speculation: bool,
-) -> tuple[bool, bool, int]:
-    """Whether radix cache and overlap stay on, and the page size."""
-    radix = not flags.get("disable-radix-cache")
-    overlap = not flags.get("disable-overlap-schedule")
-    if extra_buffer and not radix:
-        raise FlagsRefused("mamba extra_buffer is not compatible with --disable-radix-cache; use no_buffer")
-    if speculation and not extra_buffer and radix:
-        if release >= (0, 5, 10):
+    gpu: Gpu, model: ModelShape, release: Release, flags: Flags, environ: Flags
+) -> tuple[Strategy, bool, bool, int]:
+    """Strategy, whether radix cache and overlap stay on, and tokens in a page."""
+    asked = choice(flags, "mamba-scheduler-strategy", _STRATEGIES, "auto")
+    speculation = bool(flags.get("speculative-algorithm"))
+    radix, overlap = not flags.get("disable-radix-cache"), not flags.get("disable-overlap-schedule")
+    version_2 = _is_on(environ, "SGLANG_ENABLE_SPEC_V2", default=release >= (0, 5, 11))
+    if speculation and (not version_2 or flags.get("speculative-algorithm") in NO_OVERLAP):
+        overlap = overlap and release >= (0, 5, 14)
+    page_size = whole(flags, "page-size")
+    strategy: Strategy = "no_buffer"
+    if model.hybrid and release >= (0, 5, 7):
+        if asked == "auto" and release >= (0, 5, 14) and (overlap or (page_size or 1) > 1):
+            asked = "extra_buffer"
+        strategy = _strategy(asked, release, radix=radix, overlap=overlap, speculation=speculation)
+        if strategy == "no_buffer" and speculation and radix and release < (0, 5, 10):
+            radix = False
+    if model.hybrid and strategy == "no_buffer" and radix and release > (0, 5, 3):
+        if release >= (0, 5, 14) and overlap and asked == "no_buffer":
+            raise FlagsRefused("no_buffer needs --disable-overlap-schedule from 0.5.14 on, or leave the strategy unset")
+        return strategy, radix, speculation and overlap, 1
+    return strategy, radix, overlap, page_size or _default_page(gpu, flags)
+
+
+def _strategy(asked: str, release: Release, *, radix: bool, overlap: bool, speculation: bool) -> Strategy:
+    early = release < (0, 5, 14)
+    if asked in ("auto", "no_buffer"):
+        if speculation and radix and early and release >= (0, 5, 10):
             raise FlagsRefused("speculation with no_buffer needs --disable-radix-cache, or use extra_buffer")
-        radix = False
-    if flags.get("speculative-algorithm") in NO_OVERLAP or (speculation and release <= (0, 5, 10)):
-        overlap = False
-    page_size = _int(flags, "page-size")
-    if not extra_buffer and radix:
-        return radix, False, 1
-    if page_size is None:
-        sm100_default = gpu.compute_capability.startswith("10.") and not flags.get("attention-backend")
-        trtllm = sm100_default or flags.get("attention-backend") == "trtllm_mha"
-        page_size = 64 if trtllm else 1
-    return radix, overlap, page_size
+        return "no_buffer"
+    if not radix:
+        if early:
+            raise FlagsRefused(f"mamba {asked} is not compatible with --disable-radix-cache; use no_buffer")
+        return "no_buffer"
+    if asked == "extra_buffer":
+        return "extra_buffer"
+    if release < (0, 5, 13):
+        raise FlagsRefused("extra_buffer_lazy is known from 0.5.13 on; use extra_buffer")
+    if speculation and release < (0, 5, 17):
+        raise FlagsRefused("extra_buffer_lazy takes speculation from 0.5.17 on; use extra_buffer")
+    if not overlap:
+        raise FlagsRefused("extra_buffer_lazy needs the overlap scheduler: drop --disable-overlap-schedule")
+    return "extra_buffer_lazy"
 
 
-def _int(flags: Mapping[str, FlagValue], name: str) -> int | None:
-    value = flags.get(name)
-    if value is None:
-        return None
-    try:
-        return int(value)
-    except ValueError as wrong:
-        raise FlagsRefused(f"--{name} {value!r} is not a whole number") from wrong
+def _default_page(gpu: Gpu, flags: Flags) -> int:
+    """64 on compute capability 10 where the backend is left to SGLang, else what the backend needs."""
+    backend = flags.get("attention-backend")
+    if backend is None:
+        return 64 if gpu.compute_capability.startswith("10.") else 1
+    return BACKEND_PAGES.get(str(backend), 1)
 
 
-def _float(flags: Mapping[str, FlagValue], name: str) -> float | None:
-    value = flags.get(name)
-    if value is None:
-        return None
-    try:
-        return float(value)
-    except ValueError as wrong:
-        raise FlagsRefused(f"--{name} {value!r} is not a number") from wrong
-
-
-def _choice(flags: Mapping[str, FlagValue], name: str, known: Mapping[str, int], default: str) -> str:
-    value = flags.get(name)
-    if value is None:
-        return default
-    if value not in known:
-        raise FlagsRefused(f"--{name} {value!r}: the memory model knows {', '.join(known)}")
-    return str(value)
+def _is_on(environ: Flags, name: str, *, default: bool = False) -> bool:
+    value = environ.get(name)
+    return default if value is None else str(value).lower() in _TRUE
