@@ -212,7 +212,7 @@ def _sizes(
 
 
 def _window_pool(model: ModelShape, asked: Asked, kv_tokens: int) -> tuple[int, float]:
-    """Tokens and K in GiB of the pool of window layers: the ratio of the full pool's tokens, all without such layers."""
+    """Tokens and K in GiB of the window layers' pool: the ratio of the full pool's tokens, all without one."""
     if not model.swa_layers:
         return 0, 0.0
     share = asked.swa_ratio if model.full_layers else 1.0
