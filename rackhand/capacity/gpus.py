@@ -11,6 +11,9 @@ CONTEXT_MIB = 1500
 """What the driver's reserve and a CUDA context with its distributed groups take before the weights; measured 1,484 on
 an RTX PRO 6000 and 1,523 on a B200."""
 
+MEASURED_FREE_GIB = {"rtx-pro-6000": 94.14, "b200": 177.57}
+"""`Load weight begin. avail mem` of idle GPUs."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GpuKind:
@@ -27,9 +30,13 @@ class GpuKind:
     power_w: float
     source: str
 
+    @property
+    def idle_free_gib(self) -> float:
+        return MEASURED_FREE_GIB.get(self.key, (self.memory_mib - CONTEXT_MIB) / 1024)
+
     def gpu(self, free_gib: float | None = None) -> Gpu:
         """For `predict`; `free_gib` None: an idle GPU's, as SGLang finds it before the weights."""
-        free = free_gib if free_gib is not None else (self.memory_mib - CONTEXT_MIB) / 1024
+        free = self.idle_free_gib if free_gib is None else free_gib
         return Gpu(name=self.key, memory_mib=self.memory_mib, free_gib=free, compute_capability=self.compute_capability)
 
 

@@ -8,6 +8,7 @@ checked against values that real servers printed.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from rackhand.capacity.errors import DoesNotFit
 from rackhand.capacity.flags import Asked, read_asked
@@ -62,6 +63,10 @@ class Capacity:
     draft_gib: float = 0.0
     draft_kv_gib: float = 0.0
     ring_gib: float = 0.0
+    state_dtype: str = "float32"
+    kv_dtype: str = "auto"
+    draft_tokens: int = 0
+    tp: int = 1
 
     @property
     def kv_gib(self) -> float:
@@ -91,8 +96,8 @@ def predict(model: ModelShape, gpu: Gpu, engine_version: str, flags: Flags, envi
     release = release_of(engine_version)
     asked = read_asked(gpu, model, release, dashed(flags), environ)
     weights, draft = model.weights_gib / asked.tp, (model.draft_gib / asked.tp if asked.draft_model else 0.0)
-    rest_gib = gpu.free_gib - weights - gpu.free_gib * (1 - asked.fraction)
-    rest_gib -= draft if release >= (0, 5, 14) else 0.0
+    counted = weights + (draft if release >= (0, 5, 14) else 0.0)
+    rest_gib = gpu.free_gib - counted - gpu.free_gib * (1 - asked.fraction)
     rest_gib -= VISION_CACHE_GIB if model.multimodal and release >= (0, 5, 18) else 0.0
     per_request = 0
     pool = StatePool(slots=0, reserved_gib=0.0, state_gib=0.0)
@@ -102,16 +107,19 @@ def predict(model: ModelShape, gpu: Gpu, engine_version: str, flags: Flags, envi
     kv_gib = rest_gib - pool.reserved_gib - pool.state_gib
     kv_tokens = _kv_tokens(model, release, asked, kv_gib)
     if kv_tokens <= 0:
-        raise DoesNotFit(_why_not(gpu, weights + (draft if release >= (0, 5, 14) else 0), pool.slots, kv_gib, asked))
+        raise DoesNotFit(_why_not(gpu, counted, pool.slots, kv_gib, asked))
     by_slots = pool.slots // per_request if model.hybrid else None
     running, capped_by = cap_running(
         release, asked=asked.running, kv_tokens=kv_tokens, context_len=asked.context_len, by_slots=by_slots
     )
     if running <= 0:
         raise DoesNotFit(f"{pool.slots} state slots carry no request ({per_request} each); raise mem-fraction-static")
-    found = _sizes(model, release, asked, pool, kv_tokens=kv_tokens, running=running)
     found = dataclasses.replace(
-        found, slots_per_request=per_request, capped_by=capped_by, weights_gib=weights, draft_gib=draft
+        _sizes(model, release, asked, pool, kv_tokens=kv_tokens, running=running),
+        slots_per_request=per_request,
+        capped_by=capped_by,
+        weights_gib=weights,
+        draft_gib=draft,
     )
     outside = gpu.free_gib - weights - draft - found.draft_kv_gib - found.pools_gib
     return dataclasses.replace(found, outside_gib=outside)
@@ -198,17 +206,19 @@ def _sizes(
         intermediate_conv_gib=iconv,
         reserved_unused_gib=max(0.0, pool.reserved_gib - issm - iconv),
         outside_gib=0.0,
-        mem_fraction_static=asked.fraction,
-        page_size=asked.page_size,
-        overlap=asked.overlap,
         regime=regime_of(release),
-        strategy=asked.strategy,
         kv_buffers=buffers,
         swa_tokens=swa_tokens,
         swa_kv_each_gib=swa_each,
         draft_kv_gib=draft_kv if asked.draft_model else 0.0,
         ring_gib=_ring_gib(model, asked),
+        **_as_asked(asked),
     )
+
+
+def _as_asked(asked: Asked) -> dict[str, Any]:
+    names = ("page_size", "overlap", "strategy", "state_dtype", "kv_dtype", "draft_tokens", "tp")
+    return {name: getattr(asked, name) for name in names} | {"mem_fraction_static": asked.fraction}
 
 
 def _window_pool(model: ModelShape, asked: Asked, kv_tokens: int) -> tuple[int, float]:

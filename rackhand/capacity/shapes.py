@@ -83,6 +83,16 @@ QWEN3_6_27B_FP8 = dataclasses.replace(QWEN3_6_27B, name="Qwen3.6-27B-FP8", weigh
 QWEN3_6_27B_NVFP4 = dataclasses.replace(QWEN3_6_27B, name="Qwen3.6-27B-NVFP4", weights_gib=24.6, weight_bytes=0.5625)
 
 
+def known_model(path: str) -> ModelShape | None:
+    """A shape whose weights were measured, by a path or hub name such as Qwen/Qwen3.6-27B-FP8; None for others."""
+    name = path.rstrip("/").rsplit("/", 1)[-1].lower()
+    measured = {"": QWEN3_6_27B, "-fp8": QWEN3_6_27B_FP8, "-nvfp4": QWEN3_6_27B_NVFP4}
+    for stem in ("qwen3.6-27b", "qwen3.5-27b"):
+        if name.startswith(stem):
+            return measured.get(name.removeprefix(stem))
+    return None
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """One GPU: `free_gib` is free memory before the weights load (`Load weight begin. avail mem`), not the total.

@@ -1,0 +1,134 @@
+"""A forecast as lines of text: a bar of the memory, the figures, warnings, the best changes, what-ifs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rackhand.capacity.forecast import Forecast
+from rackhand.capacity.outlook import Outlook
+from rackhand.capacity.predict import Capacity
+from rackhand.capacity.rate import Rate
+
+BAR = 72
+LIMITS = {
+    "slots": "state slots",
+    "tokens": "the tokens rule",
+    "asked": "--max-running-requests",
+    "kv": "KV tokens",
+}
+PARTS = (("weights", "W"), ("draft", "D"), ("state", "S"), ("intermediate", "I"), ("KV", "K"), ("reserved", "r"))
+
+
+def forecast_lines(found: Forecast) -> list[str]:
+    """For a screen or a log; no control characters, at most about 110 columns."""
+    launch = found.launch
+    lines = [f"{found.where}: {launch.model.name} on {launch.gpu.name}, SGLang {launch.version}"]
+    if found.outlook is None:
+        lines.append(f"  no prediction: {found.error}")
+    else:
+        lines += _memory(found.outlook.capacity, launch.gpu.free_gib)
+        lines += _figures(found.outlook, found)
+    lines += [f"  ! {caution}" for caution in found.cautions]
+    lines += _changes(found)
+    lines += _trials(found)
+    return lines
+
+
+def _memory(found: Capacity, free_gib: float) -> Iterator[str]:
+    sizes = {
+        "weights": found.weights_gib,
+        "draft": found.draft_gib + found.draft_kv_gib,
+        "state": found.ssm_gib + found.conv_gib,
+        "intermediate": found.intermediate_gib,
+        "KV": found.kv_gib,
+        "reserved": min(found.reserved_unused_gib, max(0.0, found.outside_gib)),
+    }
+    bar, reached = "", 0.0
+    for name, letter in PARTS:
+        reached += sizes[name]
+        bar += letter * (min(BAR, round(reached / free_gib * BAR)) - len(bar))
+    yield f"  {free_gib:6.2f} GiB [{bar.ljust(BAR, '.')}]"
+    told = [f"{letter} {name} {sizes[name]:.2f}" for name, letter in PARTS if sizes[name] or name in ("weights", "KV")]
+    yield f"             {' · '.join(told)} · outside the pools {found.outside_gib:.2f}"
+
+
+def _figures(outlook: Outlook, found: Forecast) -> Iterator[str]:
+    c = outlook.capacity
+    rows = [("static fraction", f"{c.mem_fraction_static:.3f}{'' if _is_set(found) else ', chosen by SGLang'}")]
+    if c.slots:
+        how = f"{c.strategy}, overlap {'on' if c.overlap else 'off'}, sizing {c.regime}"
+        rows.append(("state slots", f"{c.slots:,}, {c.slots_per_request} a request ({how})"))
+        rows.append(("state", f"ssm {c.ssm_gib:.2f} GiB, conv {c.conv_gib:.2f} GiB ({c.state_dtype})"))
+    if c.draft_tokens:
+        rows.append(("intermediate", f"ssm {c.intermediate_ssm_gib:.2f} GiB, conv {c.intermediate_conv_gib:.2f} GiB"))
+        rows.append(("reserved, unused", f"{c.reserved_unused_gib:.2f} GiB"))
+    each = f"K and V {c.kv_each_gib:.2f} GiB each" if c.kv_buffers == 2 else f"{c.kv_each_gib:.2f} GiB"
+    window = f"; window layers {c.swa_tokens:,}, {c.swa_kv_each_gib:.2f} GiB each" if c.swa_tokens else ""
+    rows.append(("KV tokens", f"{c.kv_tokens:,}, {each}{window}"))
+    rows.append(("running at most", f"{c.max_running_requests:,}, capped by {LIMITS[c.capped_by]}"))
+    rows.append(
+        (
+            "this job keeps",
+            f"{outlook.steady_running:,} running of {found.lengths.resident:,.0f} tokens, limited by "
+            f"{LIMITS[outlook.limit]} ({found.lengths_from})",
+        )
+    )
+    rows.append(("rate", _rate(outlook.rate, found.launch.gpu.name)))
+    yield from (f"  {name:<17} {text}" for name, text in rows)
+
+
+def _is_set(found: Forecast) -> bool:
+    return any(name.strip("-").replace("_", "-") == "mem-fraction-static" for name in found.launch.flags)
+
+
+def _rate(rate: Rate | None, gpu: str) -> str:
+    if rate is None:
+        return f"unknown: no bandwidth of {gpu} in the table"
+    roof = f"{rate.share:.0%} of the {rate.bound} roofline {rate.roofline_tokens_per_s:,.0f}"
+    return f"{rate.tokens_per_s:,.0f} tok/s ({rate.low:,.0f}-{rate.high:,.0f}), {roof}; {rate.basis}"
+
+
+def _speed(outlook: Outlook) -> str:
+    return "?" if outlook.rate is None else f"{outlook.rate.tokens_per_s:,.0f}"
+
+
+def _changes(found: Forecast) -> Iterator[str]:
+    if found.outlook is None:
+        return
+    yield "  best changes:" if found.advice else "  best changes: none gains 1 % or more"
+    rows = [
+        (
+            f"{one.gain:+.0%}",
+            str(one.change),
+            f"{one.outlook.steady_running:,} running, {_speed(one.outlook)} tok/s",
+            one.change.cost,
+        )
+        for one in found.advice
+    ]
+    yield from _table(rows)
+
+
+def _trials(found: Forecast) -> Iterator[str]:
+    if not found.trials:
+        return
+    yield "  what if:"
+    rows = [("set", "slots", "running", "KV tokens", "tok/s", "outside GiB")]
+    for trial in found.trials:
+        if trial.outlook is None:
+            rows.append((trial.name, "-", "-", "-", "-", trial.problem))
+            continue
+        c = trial.outlook.capacity
+        running = f"{c.max_running_requests:,}"
+        kept = trial.outlook.steady_running
+        running += f" ({kept:,} by KV)" if kept < c.max_running_requests else ""
+        rows.append((trial.name, f"{c.slots:,}", running, f"{c.kv_tokens:,}", _speed(trial.outlook), f"{c.outside_gib:.1f}"))
+    yield from _table(rows)
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    if not rows:
+        return
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        yield "    " + "  ".join((*cells, row[-1]))

@@ -1,0 +1,274 @@
+"""capacity: what SGLang will do with the inventory's servers, or with a model that isn't in one. Changes nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rackhand.arguments import flag_name, scalar_value
+from rackhand.capacity.errors import DoesNotFit, FlagsRefused, UnknownModel
+from rackhand.capacity.forecast import Forecast, foresee
+from rackhand.capacity.gpus import KINDS, GpuKind, kind_of
+from rackhand.capacity.outlook import Launch
+from rackhand.capacity.rate import Lengths
+from rackhand.capacity.read import FlagValue
+from rackhand.capacity.shapes import Gpu, ModelShape
+from rackhand.errors import PreconditionError, UsageError, nearest
+from rackhand.facts import Facts
+from rackhand.foresee import DEFAULT_LENGTHS, launch_of, lengths_of, plain_flags, seen_gpu
+from rackhand.inventory import Fleet, Host, ServerSpec, expand, servers_of
+from rackhand.models import ModelFiles, model_files_argv, parse_model_files, shape_of
+from rackhand.observe import observe
+from rackhand.report import Report
+from rackhand.workflows import fleet as hosts_at_work
+from rackhand.workflows.fleet import Roads, Say, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the operator asked. `gpu` None: the hosts' own GPUs; GiB are measured values that win over what is found."""
+
+    server: str = ""
+    sets: Mapping[str, FlagValue] = field(default_factory=dict)
+    what_if: Mapping[str, tuple[FlagValue, ...]] = field(default_factory=dict)
+    kind: GpuKind | None = None
+    gpu_free_gib: float | None = None
+    files: ModelFiles | None = None
+    model: str = ""
+    weights_gib: float | None = None
+    draft_gib: float | None = None
+    version: str | None = None
+    lengths: Lengths | None = None
+
+
+def parse_question(
+    *,
+    sets: Sequence[str] = (),
+    what_if: Sequence[str] = (),
+    gpu: str = "",
+    model_config: str = "",
+    lengths: str = "",
+    **rest: Any,
+) -> Question:
+    """The command line as a question; zeros and empty words mean "not given". UsageError says which word is wrong."""
+    plain = {name: value for name, value in rest.items() if value}
+    for name in ("gpu_free_gib", "weights_gib", "draft_gib"):
+        if plain.get(name, 1) < 0:
+            raise UsageError(f"--{name.replace('_', '-')} {plain[name]} is below 0")
+    path = Path(model_config) if model_config else None
+    return Question(
+        sets={name: values[0] for name, values in _pairs(sets, "--set").items()},
+        what_if=_pairs(what_if, "--what-if", several=True),
+        kind=_kind(gpu) if gpu else None,
+        files=_read_config(path) if path else None,
+        model=_model_name(path) if path else "",
+        lengths=_lengths(lengths) if lengths else None,
+        **plain,
+    )
+
+
+def forecast_file(question: Question) -> Forecast:
+    """Without an inventory. UsageError for what is missing."""
+    if question.files is None:
+        raise UsageError("no model", hint="give --model-config FILE, or --inventory NAME")
+    if question.version is None:
+        raise UsageError("no --engine-version", hint="write --engine-version 0.5.11")
+    gpu = _named_gpu(question)
+    model = _shape(question.model, question.files, question)
+    launch = Launch(
+        model=model, gpu=gpu, kind=kind_of(gpu.name), version=question.version, flags=plain_flags(question.sets)
+    )
+    return _foresee(question.model, launch, question, facts=None)
+
+
+def forecast_fleet(
+    fleet: Fleet, hosts: Sequence[Host], question: Question, *, say: Say, roads: Roads | None = None
+) -> tuple[list[Forecast], Report]:
+    """One forecast for each kind of server: same host, specification and GPU. With a GPU given no host is asked."""
+    if question.kind is not None or question.gpu_free_gib is not None:
+        found = [f for host in hosts for f in _named_forecasts(host, question)]
+        if question.server and not found:
+            raise UsageError(f"no server {question.server!r}", where=str(fleet.path), hint=_server_names(hosts))
+        return found, Report("capacity", ())
+    forecasts: dict[str, list[Forecast]] = {}
+    wanted = [host for host in hosts if _may_be_of(host, question.server)]
+    if not wanted:
+        raise UsageError(f"no server {question.server!r}", where=str(fleet.path), hint=_server_names(hosts))
+
+    def work(task: Task) -> None:
+        jobs = [job.output for job in fleet.jobs if job.host == task.host.name]
+        forecasts[task.host.name] = _seen_forecasts(task, jobs, question)
+
+    report = hosts_at_work.run("capacity", wanted, work, say=say, roads=roads)
+    return [f for host in wanted for f in forecasts.get(host.name, [])], report
+
+
+def exit_code(forecasts: Sequence[Forecast], report: Report | None) -> int:
+    """The report's own, else 4 where SGLang would not start, 2 where the model or version isn't known, else 0."""
+    if report is not None and report.exit_code:
+        return report.exit_code
+    errors = [found.error for found in forecasts if found.error is not None]
+    if not errors:
+        return 0
+    return 4 if all(isinstance(error, DoesNotFit | FlagsRefused) for error in errors) else 2
+
+
+def as_json(forecasts: Sequence[Forecast], report: Report | None) -> dict[str, Any]:
+    """One forecast's keys at the top; several under `servers`. Hosts that failed under `hosts`."""
+    failed = [row for row in (report.as_json()["hosts"] if report else ()) if row["error"]]
+    found = [forecast.as_json() for forecast in forecasts]
+    return (found[0] if len(found) == 1 else {"servers": found}) | ({"hosts": failed} if failed else {})
+
+
+def _seen_forecasts(task: Task, outputs: list[str], question: Question) -> list[Forecast]:
+    host = task.host
+    models = {spec.model: f"model {number}" for number, spec in enumerate(host.servers)}
+    task.say("looking at GPUs, servers and models")
+    facts = observe(
+        task.transport,
+        host,
+        commands={name: model_files_argv(model) for model, name in models.items()},
+        state={"home": host.home, "outputs": outputs},
+    )
+    if not facts.gpus:
+        raise PreconditionError(facts.gpus_problem, where=host.where, hint="look at the driver, or give --gpu NAME")
+    gpus = {gpu.index: seen_gpu(facts, gpu) for gpu in facts.gpus}
+    groups: dict[tuple[int, str, int], tuple[list[int], Launch]] = {}
+    for server in servers_of(host, list(gpus)):
+        if not _is_named(question.server, host, server.gpu, server.session):
+            continue
+        gpu = gpus[server.gpu]
+        files = question.files or parse_model_files(facts.commands.get(models[server.spec.model]))
+        launch = _launch(host, server.spec, gpu, files, question)
+        key = (id(server.spec), gpu.name, round(gpu.free_gib * 4))
+        groups.setdefault(key, ([], launch))[0].append(server.gpu)
+    return [
+        _foresee(f"{host.where} GPU {_spans(indices)}", launch, question, facts=facts)
+        for indices, launch in groups.values()
+    ]
+
+
+def _named_forecasts(host: Host, question: Question) -> list[Forecast]:
+    gpu, found = _named_gpu(question), []
+    for spec in host.servers:
+        servers = [server for server in expand(host, range(8)) if server.spec is spec]
+        indices = [s.gpu for s in servers if _is_named(question.server, host, s.gpu, s.session)]
+        if indices:
+            launch = _launch(host, spec, gpu, question.files, question)
+            found.append(_foresee(f"{host.where} {spec.model}", launch, question, facts=None))
+    return found
+
+
+def _launch(host: Host, spec: ServerSpec, gpu: Gpu, files: ModelFiles | None, question: Question) -> Launch:
+    if spec.engine != "sglang":
+        raise PreconditionError(f"capacity knows sglang, not {spec.engine}", where=host.where)
+    version = question.version or spec.version
+    if version is None:
+        hint = f"set hosts.{host.name}.servers.version, or give --engine-version"
+        raise PreconditionError("no version of SGLang in the inventory", where=host.where, hint=hint)
+    model = _shape(spec.model, files, question, where=host.where)
+    return launch_of(host, gpu, model, version=version, args={**spec.args, **question.sets})
+
+
+def _shape(name: str, files: ModelFiles | None, question: Question, where: str = "") -> ModelShape:
+    try:
+        return shape_of(name, files, weights_gib=question.weights_gib, draft_gib=question.draft_gib)
+    except UnknownModel as error:
+        raise UsageError(str(error), where=where) from None
+
+
+def _foresee(where: str, launch: Launch, question: Question, *, facts: Facts | None) -> Forecast:
+    lengths, source = (question.lengths, "as given") if question.lengths else lengths_of(facts)
+    totals = tuple(gpu.memory_total_mib or 0 for gpu in facts.gpus) if facts else ()
+    return foresee(
+        where, launch, lengths=lengths, lengths_from=source, what_if=question.what_if, gpu_totals_mib=totals
+    )
+
+
+def _named_gpu(question: Question) -> Gpu:
+    if question.kind is not None:
+        return question.kind.gpu(question.gpu_free_gib)
+    if question.gpu_free_gib is None:
+        raise UsageError("no GPU", hint=f"give --gpu-free-gib, or --gpu: {', '.join(k.key for k in KINDS)}")
+    return Gpu(
+        name=f"a GPU with {question.gpu_free_gib:g} GiB free",
+        memory_mib=round(question.gpu_free_gib * 1024) + 1500,
+        free_gib=question.gpu_free_gib,
+        compute_capability="",
+    )
+
+
+def _kind(name: str) -> GpuKind:
+    kind = kind_of(name)
+    if kind is None:
+        raise UsageError(f"no GPU {name!r} in the table", hint=nearest(name, [k.key for k in KINDS]))
+    return kind
+
+
+def _pairs(words: Sequence[str], option: str, *, several: bool = False) -> dict[str, tuple[FlagValue, ...]]:
+    found: dict[str, tuple[FlagValue, ...]] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        try:
+            flag = flag_name(name)
+        except ValueError as error:
+            raise UsageError(f"{option}: {error}", hint=f"write {option} FLAG=VALUE") from None
+        values = [value.strip() for value in (text.split(",") if several else (text,))]
+        if not equals or not all(values):
+            raise UsageError(f"{option} {word!r} has no value", hint=f"write {option} FLAG=VALUE")
+        found[flag] = (*found.get(flag, ()), *(scalar_value(value) for value in values))
+    return found
+
+
+def _lengths(text: str) -> Lengths:
+    match = re.fullmatch(r"\s*(\d{1,7})\s*,\s*(\d{1,7})\s*", text, re.ASCII)
+    if not match or not int(match[2]):
+        raise UsageError(f"--lengths {text!r} isn't PROMPT,OUTPUT", hint="write mean tokens, e.g. --lengths 500,2000")
+    return replace(DEFAULT_LENGTHS, prompt=float(match[1]), output=float(match[2]))
+
+
+def _read_config(path: Path) -> ModelFiles:
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+        sizes = [shard.stat().st_size for shard in file.parent.glob("*.safetensors")]
+    except OSError as error:
+        raise UsageError(f"can't be read: {error.strerror}", where=str(file), hint="correct --model-config") from None
+    except ValueError as error:
+        raise UsageError(f"is no JSON: {error}", where=str(file), hint="give the model's config.json") from None
+    if not isinstance(config, dict):
+        raise UsageError("holds no JSON object", where=str(file), hint="give the model's config.json")
+    return ModelFiles(config, sum(sizes) / 2**30)
+
+
+def _model_name(path: Path) -> str:
+    return path.resolve().parent.name if path.name == "config.json" else path.stem
+
+
+def _may_be_of(host: Host, name: str) -> bool:
+    return any(_is_named(name, host, s.gpu, s.session) for s in expand(host, range(64)))
+
+
+def _is_named(name: str, host: Host, gpu: int, session: str) -> bool:
+    names = (host.name, host.where, session, f"{host.name}/{gpu}", f"{host.name}/gpu{gpu}", f"{host.name}/{session}")
+    return not name or name in names
+
+
+def _server_names(hosts: Sequence[Host]) -> str:
+    return f"name a host, host/GPU or session, e.g. {', '.join(f'{host.name}, {host.name}/0' for host in hosts[:2])}"
+
+
+def _spans(indices: Sequence[int]) -> str:
+    """0-3, 5 for 0, 1, 2, 3, 5."""
+    found: list[list[int]] = []
+    for index in sorted(indices):
+        if found and found[-1][-1] == index - 1:
+            found[-1].append(index)
+        else:
+            found.append([index])
+    return ", ".join(str(s[0]) if len(s) == 1 else f"{s[0]}-{s[-1]}" for s in found)
+
