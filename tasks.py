@@ -30,6 +30,15 @@ HELP = {
     "new": "start in another output directory: OUTPUT-2, OUTPUT-3 ...",
     "concurrency": "requests in flight per server, or auto: what each can hold",
     "servers": "stop the servers as well",
+    "server": "only this one: a host, HOST/GPU or a session, e.g. lab/0",
+    "what_if": "try values of a flag, e.g. mem-fraction-static=0.85,0.9; repeat it for combinations",
+    "gpu": "this GPU instead of the hosts' own, e.g. b200, rtx-pro-6000, h100",
+    "gpu_free_gib": "GiB free on the GPU before the weights load (default: read from the host, or of an idle --gpu)",
+    "model_config": "a config.json, or its directory; no inventory is read",
+    "weights_gib": "GiB of the weights as loaded (default: measured before, or the shards' sizes)",
+    "draft_gib": "GiB of the draft model as loaded",
+    "engine_version": "SGLang's release (default: the inventory's)",
+    "lengths": "mean PROMPT,OUTPUT tokens of the job (default: the job's own so far)",
     "once": "show one sample of each host and end",
     "interval": "seconds between samples",
     "slow": "also the longer proofs (the demo, fresh clones)",
@@ -208,6 +217,43 @@ def tail_metrics(
     return report.exit_code
 
 
+@verb(help=HELP, iterable=["set", "what_if"])
+def capacity(
+    c: Context,
+    *,
+    inventory: str = "lab",
+    hosts: str = "",
+    server: str = "",
+    set: list[str] | None = None,  # noqa: A002
+    what_if: list[str] | None = None,
+    gpu: str = "",
+    gpu_free_gib: float = 0.0,
+    model_config: str = "",
+    weights_gib: float = 0.0,
+    draft_gib: float = 0.0,
+    engine_version: str = "",
+    lengths: str = "",
+    json: bool = False,
+    verbose: bool = False,
+) -> int:
+    """Say before a launch what SGLang will do: slots, running requests, KV tokens, rate, and which flags do better.
+
+    Of the inventory's servers, by their hosts' GPUs or --gpu; with --model-config of a model that isn't in one.
+    Example: ./inv capacity --what-if mem-fraction-static=0.85,0.9 --what-if mamba-ssm-dtype=float32,bfloat16
+    """
+    from rackhand.render.capacity import show
+    from rackhand.tell import progress
+    from rackhand.workflows.capacity import forecast_file, forecast_fleet, parse_question
+
+    sizes = {"gpu_free_gib": gpu_free_gib, "weights_gib": weights_gib, "draft_gib": draft_gib}
+    words = {"sets": set or (), "what_if": what_if or (), "gpu": gpu, "model_config": model_config, "lengths": lengths}
+    question = parse_question(server=server, version=engine_version, **words, **sizes)
+    if model_config:
+        return show([forecast_file(question)], None, as_json=json, verbose=verbose)
+    found, report = forecast_fleet(*fleet_and_hosts(inventory, hosts), question, say=progress())
+    return show(found, report, as_json=json, verbose=verbose)
+
+
 @verb(help=HELP, name="demo")
 def run_demo(c: Context, *, json: str = "", verbose: bool = False) -> int:
     """Set up a lab on this machine, relive the field report on it, take the lab down; under five minutes.
@@ -326,6 +372,7 @@ ns = Collection(
     resume,
     stop,
     tail_metrics,
+    capacity,
     run_demo,
     run_tests,
     Collection("lab", lab_up, lab_down, lab_status),

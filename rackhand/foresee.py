@@ -26,9 +26,7 @@ def plain_flags(args: Mapping[str, Any]) -> dict[str, FlagValue]:
     return {name: value for name, value in args.items() if value is not False and not isinstance(value, tuple)}
 
 
-def launch_of(
-    host: Host, gpu: Gpu, model: ModelShape, *, version: str, args: Mapping[str, Any]
-) -> Launch:
+def launch_of(host: Host, gpu: Gpu, model: ModelShape, *, version: str, args: Mapping[str, Any]) -> Launch:
     """`args` are the server's, with this call's overrides."""
     plain = {name: value for name, value in host.env.variables.items() if isinstance(value, str)}
     return Launch(model=model, gpu=gpu, kind=kind_of(gpu.name), version=version, flags=plain_flags(args), environ=plain)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rackhand.capacity.errors import CapacityError
 from rackhand.capacity.outlook import Launch, Outlook
+from rackhand.capacity.predict import predict
 from rackhand.capacity.read import dashed
 from rackhand.capacity.regimes import Release, release_of
 
@@ -63,7 +65,7 @@ def _of_sizes(launch: Launch, outlook: Outlook) -> Iterator[str]:
         why = carries if found.capped_by == "slots" else f"{found.kv_tokens:,} KV tokens allow fewer"
         yield f"{asked} running requests asked, {found.max_running_requests} will run: {why}"
     if found.reserved_unused_gib > 0.5:
-        yield f"{found.reserved_unused_gib:.2f} GiB are reserved for requests that never run: ask for fewer"
+        yield f"{found.reserved_unused_gib:.2f} GiB are reserved for requests that never run: {_fewer(launch, outlook)}"
     if given.get("max-mamba-cache-size") is not None and found.regime == "A" and not given.get("disable-radix-cache"):
         yield f"--max-mamba-cache-size is ignored by {launch.version} unless the radix cache is off"
     if found.outside_gib < 0:
@@ -75,6 +77,18 @@ def _of_sizes(launch: Launch, outlook: Outlook) -> Iterator[str]:
         yield f"the draft's {uncounted:.1f} GiB aren't counted by {launch.version}: they come out of what stays free"
     if outlook.limit == "kv":
         yield f"KV tokens fill at {outlook.steady_running} of {found.max_running_requests} running: expect retractions"
+
+
+def _fewer(launch: Launch, outlook: Outlook) -> str:
+    """What asking for as many as run would give."""
+    now = outlook.capacity
+    flags = {**dashed(launch.flags), "max-running-requests": now.max_running_requests}
+    try:
+        then = predict(launch.model, launch.gpu, launch.version, flags, launch.environ)
+    except CapacityError:
+        return "ask for fewer"
+    gain = then.kv_tokens / now.kv_tokens - 1
+    return f"--max-running-requests {now.max_running_requests} gives {then.kv_tokens:,} KV tokens ({gain:+.0%})"
 
 
 def _of_host(launch: Launch, gpu_totals_mib: tuple[int, ...]) -> Iterator[str]:

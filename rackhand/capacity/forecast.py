@@ -97,7 +97,9 @@ def combinations(what_if: Mapping[str, Sequence[FlagValue]]) -> list[dict[str, F
 
 
 def _try(launch: Launch, lengths: Lengths, flags: Mapping[str, FlagValue]) -> Trial:
-    name = ", ".join(f"{flag}={str(value).lower() if isinstance(value, bool) else value}" for flag, value in flags.items())
+    name = ", ".join(
+        f"{flag}={str(value).lower() if isinstance(value, bool) else value}" for flag, value in flags.items()
+    )
     merged = {**dashed(launch.flags), **dashed(flags)}
     merged = {flag: value for flag, value in merged.items() if value is not False}
     try:

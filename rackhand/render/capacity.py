@@ -1,13 +1,20 @@
-"""A forecast as lines of text: a bar of the memory, the figures, warnings, the best changes, what-ifs. Pure."""
+"""A forecast as text: a bar of the memory, the figures, warnings, the best changes, what-ifs; or as JSON."""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+from rackhand.capacity.errors import DoesNotFit, FlagsRefused
 from rackhand.capacity.forecast import Forecast
 from rackhand.capacity.outlook import Outlook
 from rackhand.capacity.predict import Capacity
 from rackhand.capacity.rate import Rate
+from rackhand.render.lines import report_lines
+from rackhand.render.words import plain
+from rackhand.report import Report
 
 BAR = 72
 LIMITS = {
@@ -17,6 +24,35 @@ LIMITS = {
     "kv": "KV tokens",
 }
 PARTS = (("weights", "W"), ("draft", "D"), ("state", "S"), ("intermediate", "I"), ("KV", "K"), ("reserved", "r"))
+
+
+def show(forecasts: Sequence[Forecast], report: Report | None, *, as_json: bool, verbose: bool) -> int:
+    """Print to stdout, as text or as one JSON object; returns the exit code that follows from it."""
+    if as_json:
+        sys.stdout.write(json.dumps(forecasts_json(forecasts, report), ensure_ascii=False) + "\n")
+    else:
+        failed = report_lines(report, verbose=verbose) if report is not None and report.exit_code else []
+        blocks = ["\n".join(forecast_lines(found)) for found in forecasts]
+        text = "\n\n".join((*blocks, *(["\n".join(failed)] if failed else [])))
+        sys.stdout.write(plain(text) + "\n")
+    return exit_code(forecasts, report)
+
+
+def forecasts_json(forecasts: Sequence[Forecast], report: Report | None) -> dict[str, Any]:
+    """One forecast's keys at the top; several under `servers`. Hosts that failed under `hosts`."""
+    failed = [row for row in (report.as_json()["hosts"] if report else ()) if row["error"]]
+    found = [forecast.as_json() for forecast in forecasts]
+    return (found[0] if len(found) == 1 else {"servers": found}) | ({"hosts": failed} if failed else {})
+
+
+def exit_code(forecasts: Sequence[Forecast], report: Report | None) -> int:
+    """The report's own, else 4 where SGLang would not start, 2 where the model or version isn't known, else 0."""
+    if report is not None and report.exit_code:
+        return report.exit_code
+    errors = [found.error for found in forecasts if found.error is not None]
+    if not errors:
+        return 0
+    return 4 if all(isinstance(error, DoesNotFit | FlagsRefused) for error in errors) else 2
 
 
 def forecast_lines(found: Forecast) -> list[str]:
@@ -66,13 +102,8 @@ def _figures(outlook: Outlook, found: Forecast) -> Iterator[str]:
     window = f"; window layers {c.swa_tokens:,}, {c.swa_kv_each_gib:.2f} GiB each" if c.swa_tokens else ""
     rows.append(("KV tokens", f"{c.kv_tokens:,}, {each}{window}"))
     rows.append(("running at most", f"{c.max_running_requests:,}, capped by {LIMITS[c.capped_by]}"))
-    rows.append(
-        (
-            "this job keeps",
-            f"{outlook.steady_running:,} running of {found.lengths.resident:,.0f} tokens, limited by "
-            f"{LIMITS[outlook.limit]} ({found.lengths_from})",
-        )
-    )
+    kept = f"{outlook.steady_running:,} running of {found.lengths.resident:,.0f} tokens"
+    rows.append(("this job keeps", f"{kept}, limited by {LIMITS[outlook.limit]} ({found.lengths_from})"))
     rows.append(("rate", _rate(outlook.rate, found.launch.gpu.name)))
     yield from (f"  {name:<17} {text}" for name, text in rows)
 
@@ -96,16 +127,9 @@ def _changes(found: Forecast) -> Iterator[str]:
     if found.outlook is None:
         return
     yield "  best changes:" if found.advice else "  best changes: none gains 1 % or more"
-    rows = [
-        (
-            f"{one.gain:+.0%}",
-            str(one.change),
-            f"{one.outlook.steady_running:,} running, {_speed(one.outlook)} tok/s",
-            one.change.cost,
-        )
-        for one in found.advice
-    ]
-    yield from _table(rows)
+    for one in found.advice:
+        yield f"    {one.gain:+5.0%}  {one.outlook.steady_running:,} running, {_speed(one.outlook)} tok/s: {one.change}"
+        yield f"           costs {one.change.cost}"
 
 
 def _trials(found: Forecast) -> Iterator[str]:
@@ -121,7 +145,9 @@ def _trials(found: Forecast) -> Iterator[str]:
         running = f"{c.max_running_requests:,}"
         kept = trial.outlook.steady_running
         running += f" ({kept:,} by KV)" if kept < c.max_running_requests else ""
-        rows.append((trial.name, f"{c.slots:,}", running, f"{c.kv_tokens:,}", _speed(trial.outlook), f"{c.outside_gib:.1f}"))
+        rows.append(
+            (trial.name, f"{c.slots:,}", running, f"{c.kv_tokens:,}", _speed(trial.outlook), f"{c.outside_gib:.1f}")
+        )
     yield from _table(rows)
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from rackhand.arguments import flag_name, scalar_value
-from rackhand.capacity.errors import DoesNotFit, FlagsRefused, UnknownModel
+from rackhand.capacity.errors import UnknownModel
 from rackhand.capacity.forecast import Forecast, foresee
-from rackhand.capacity.gpus import KINDS, GpuKind, kind_of
+from rackhand.capacity.gpus import CONTEXT_MIB, KINDS, GpuKind, kind_of
 from rackhand.capacity.outlook import Launch
 from rackhand.capacity.rate import Lengths
 from rackhand.capacity.read import FlagValue
@@ -26,6 +26,8 @@ from rackhand.observe import observe
 from rackhand.report import Report
 from rackhand.workflows import fleet as hosts_at_work
 from rackhand.workflows.fleet import Roads, Say, Task
+
+ALIKE = 0.015
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,30 +47,26 @@ class Question:
     lengths: Lengths | None = None
 
 
-def parse_question(
-    *,
-    sets: Sequence[str] = (),
-    what_if: Sequence[str] = (),
-    gpu: str = "",
-    model_config: str = "",
-    lengths: str = "",
-    **rest: Any,
-) -> Question:
-    """The command line as a question; zeros and empty words mean "not given". UsageError says which word is wrong."""
-    plain = {name: value for name, value in rest.items() if value}
+def parse_question(**given: Any) -> Question:
+    """The command line as a question: `sets`, `what_if` (lists of words), `gpu`, `model_config`, `lengths` (texts) and
+    the fields of Question by their names; zeros and empty words mean "not given". UsageError says which word is wrong.
+    """
+    found = {name: value for name, value in given.items() if value}
     for name in ("gpu_free_gib", "weights_gib", "draft_gib"):
-        if plain.get(name, 1) < 0:
-            raise UsageError(f"--{name.replace('_', '-')} {plain[name]} is below 0")
-    path = Path(model_config) if model_config else None
-    return Question(
-        sets={name: values[0] for name, values in _pairs(sets, "--set").items()},
-        what_if=_pairs(what_if, "--what-if", several=True),
-        kind=_kind(gpu) if gpu else None,
-        files=_read_config(path) if path else None,
-        model=_model_name(path) if path else "",
-        lengths=_lengths(lengths) if lengths else None,
-        **plain,
-    )
+        if not 0 <= found.get(name, 0) < 100_000:
+            raise UsageError(f"--{name.replace('_', '-')} {found[name]} can't be", hint="write GiB, e.g. 94.14")
+    if "sets" in found:
+        found["sets"] = {name: values[0] for name, values in _pairs(found["sets"], "--set").items()}
+    if "what_if" in found:
+        found["what_if"] = _pairs(found["what_if"], "--what-if", several=True)
+    if "gpu" in found:
+        found["kind"] = _kind(found.pop("gpu"))
+    if "lengths" in found:
+        found["lengths"] = _lengths(found["lengths"])
+    if "model_config" in found:
+        path = Path(found.pop("model_config"))
+        found |= {"files": _read_config(path), "model": _model_name(path)}
+    return Question(**found)
 
 
 def forecast_file(question: Question) -> Forecast:
@@ -77,11 +75,9 @@ def forecast_file(question: Question) -> Forecast:
         raise UsageError("no model", hint="give --model-config FILE, or --inventory NAME")
     if question.version is None:
         raise UsageError("no --engine-version", hint="write --engine-version 0.5.11")
-    gpu = _named_gpu(question)
+    gpu, kind = _named_gpu(question)
     model = _shape(question.model, question.files, question)
-    launch = Launch(
-        model=model, gpu=gpu, kind=kind_of(gpu.name), version=question.version, flags=plain_flags(question.sets)
-    )
+    launch = Launch(model=model, gpu=gpu, kind=kind, version=question.version, flags=plain_flags(question.sets))
     return _foresee(question.model, launch, question, facts=None)
 
 
@@ -105,23 +101,6 @@ def forecast_fleet(
 
     report = hosts_at_work.run("capacity", wanted, work, say=say, roads=roads)
     return [f for host in wanted for f in forecasts.get(host.name, [])], report
-
-
-def exit_code(forecasts: Sequence[Forecast], report: Report | None) -> int:
-    """The report's own, else 4 where SGLang would not start, 2 where the model or version isn't known, else 0."""
-    if report is not None and report.exit_code:
-        return report.exit_code
-    errors = [found.error for found in forecasts if found.error is not None]
-    if not errors:
-        return 0
-    return 4 if all(isinstance(error, DoesNotFit | FlagsRefused) for error in errors) else 2
-
-
-def as_json(forecasts: Sequence[Forecast], report: Report | None) -> dict[str, Any]:
-    """One forecast's keys at the top; several under `servers`. Hosts that failed under `hosts`."""
-    failed = [row for row in (report.as_json()["hosts"] if report else ()) if row["error"]]
-    found = [forecast.as_json() for forecast in forecasts]
-    return (found[0] if len(found) == 1 else {"servers": found}) | ({"hosts": failed} if failed else {})
 
 
 def _seen_forecasts(task: Task, outputs: list[str], question: Question) -> list[Forecast]:
@@ -153,12 +132,12 @@ def _seen_forecasts(task: Task, outputs: list[str], question: Question) -> list[
 
 
 def _named_forecasts(host: Host, question: Question) -> list[Forecast]:
-    gpu, found = _named_gpu(question), []
+    (gpu, kind), found = _named_gpu(question), []
     for spec in host.servers:
         servers = [server for server in expand(host, range(8)) if server.spec is spec]
         indices = [s.gpu for s in servers if _is_named(question.server, host, s.gpu, s.session)]
         if indices:
-            launch = _launch(host, spec, gpu, question.files, question)
+            launch = replace(_launch(host, spec, gpu, question.files, question), kind=kind)
             found.append(_foresee(f"{host.where} {spec.model}", launch, question, facts=None))
     return found
 
@@ -184,22 +163,23 @@ def _shape(name: str, files: ModelFiles | None, question: Question, where: str =
 def _foresee(where: str, launch: Launch, question: Question, *, facts: Facts | None) -> Forecast:
     lengths, source = (question.lengths, "as given") if question.lengths else lengths_of(facts)
     totals = tuple(gpu.memory_total_mib or 0 for gpu in facts.gpus) if facts else ()
-    return foresee(
-        where, launch, lengths=lengths, lengths_from=source, what_if=question.what_if, gpu_totals_mib=totals
-    )
+    return foresee(where, launch, lengths=lengths, lengths_from=source, what_if=question.what_if, gpu_totals_mib=totals)
 
 
-def _named_gpu(question: Question) -> Gpu:
+def _named_gpu(question: Question) -> tuple[Gpu, GpuKind | None]:
+    """Of --gpu and --gpu-free-gib; by free memory alone the first kind with about as much of it, and it is said."""
     if question.kind is not None:
-        return question.kind.gpu(question.gpu_free_gib)
-    if question.gpu_free_gib is None:
+        return question.kind.gpu(question.gpu_free_gib), question.kind
+    free_gib = question.gpu_free_gib
+    if free_gib is None:
         raise UsageError("no GPU", hint=f"give --gpu-free-gib, or --gpu: {', '.join(k.key for k in KINDS)}")
+    alike = next((kind for kind in KINDS if abs(kind.idle_free_gib / free_gib - 1) < ALIKE), None)
+    if alike is not None:
+        return replace(alike.gpu(free_gib), name=f"{alike.key} (by its memory)"), alike
+    name = f"a GPU with {free_gib:g} GiB free"
     return Gpu(
-        name=f"a GPU with {question.gpu_free_gib:g} GiB free",
-        memory_mib=round(question.gpu_free_gib * 1024) + 1500,
-        free_gib=question.gpu_free_gib,
-        compute_capability="",
-    )
+        name=name, memory_mib=round(free_gib * 1024) + CONTEXT_MIB, free_gib=free_gib, compute_capability=""
+    ), None
 
 
 def _kind(name: str) -> GpuKind:
@@ -271,4 +251,3 @@ def _spans(indices: Sequence[int]) -> str:
         else:
             found.append([index])
     return ", ".join(str(s[0]) if len(s) == 1 else f"{s[0]}-{s[-1]}" for s in found)
-
