@@ -231,6 +231,8 @@ def _window_pool(model: ModelShape, asked: Asked, kv_tokens: int) -> tuple[int, 
 
 
 def _why_not(gpu: Gpu, weights_gib: float, slots: int, kv_gib: float, asked: Asked) -> str:
+    if weights_gib >= gpu.free_gib:
+        return f"{weights_gib:.2f} GiB of weights on each GPU don't fit into the {gpu.free_gib:.2f} GiB that are free"
     states = f" and {slots} state slots" if slots else ""
     return (
         f"{gpu.free_gib:.2f} GiB free, {weights_gib:.2f} GiB weights{states} leave {kv_gib:.2f} GiB for KV tokens "

@@ -134,7 +134,8 @@ def fixed_s(kind: GpuKind, work: Work, points: Sequence[Point]) -> tuple[float, 
     """Least, likely and most seconds that a step takes beyond its roofline, and where that is from.
 
     A point counts when GPU and speculation are the same. Of two and more, the likely part is a line over the running
-    requests through them (least squares, not below 0); the range reaches to the part of the nearest point.
+    requests through them (least squares, not below 0); the range reaches to the part of the nearest point. A single
+    point's part is likely to stay; the range reaches to where it would grow with the running requests.
     """
     found = [p for p in points if p.gpu == kind.key and (p.work.drafts > 0) == (work.drafts > 0)]
     if not found:
@@ -145,6 +146,8 @@ def fixed_s(kind: GpuKind, work: Work, points: Sequence[Point]) -> tuple[float, 
     line = _line([(float(p.work.running), s) for p, s in zip(found, extra, strict=True)], work.running)
     likely = max(0.0, line)
     nearest = min(zip(found, extra, strict=True), key=lambda pair: abs(pair[0].work.running - work.running))[1]
+    if len(found) == 1:
+        nearest = likely * work.running / found[0].work.running
     rates = ", ".join(f"{p.work.running} running → {p.tokens_per_s:,.0f}" for p in found)
     return max(0.0, min(nearest, likely)), likely, max(nearest, likely), f"fitted to {rates} tok/s"
 

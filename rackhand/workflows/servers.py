@@ -26,6 +26,7 @@ from rackhand.transport import Transport
 from rackhand.workflows import fleet as hosts_at_work
 from rackhand.workflows.deploy import Choice, read_sources
 from rackhand.workflows.fleet import Roads, Say, Task
+from rackhand.workflows.foresight import compare_started
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,9 @@ def _restart_host(task: Task, jobs: Sequence[Job], restart: Restart, choice: Cho
         if state.pid is not None:
             task.say(f"the generator of job {job.name} runs: it uses a server again when that is ready")
     serve(task, action, secrets)
-    add_status(task, jobs, look(task.transport, host, jobs))
+    after = look(task.transport, host, jobs)
+    add_status(task, jobs, after)
+    compare_started(task, after, servers, {python: found.version for python, found in flags.items()})
 
 
 def serve(task: Task, action: ServeGpus, secrets: Mapping[str, str]) -> None:

@@ -1,0 +1,114 @@
+"""After a start: what was predicted against what the servers say, told in the report and kept in the history."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from rackhand.capacity.compare import Difference, Effective, compare_effective
+from rackhand.capacity.errors import CapacityError
+from rackhand.capacity.outlook import Launch, look_ahead
+from rackhand.capacity.shapes import known_model
+from rackhand.errors import RackhandError
+from rackhand.facts import Facts
+from rackhand.foresee import DEFAULT_LENGTHS, launch_of, seen_gpu
+from rackhand.history import Compared, history_path, put_compared
+from rackhand.inventory import Server
+from rackhand.models import ModelFiles, model_files_argv, parse_model_files, shape_of
+from rackhand.observe import observe
+from rackhand.plan.servers import parse_servers
+from rackhand.workflows.fleet import Task
+
+
+def compare_started(task: Task, facts: Facts, servers: Sequence[Server], versions: Mapping[str, str]) -> None:
+    """Compare the servers that run now with their predictions. `versions` of SGLang by interpreter.
+
+    Never fails a start: what can't be predicted or kept is told, and the servers stay as they are.
+    """
+    try:
+        started = _started(task, facts, servers, versions)
+        rows = [_compare(task, facts, one) for one in started]
+        if rows:
+            task.facts["capacity"] = _summary(rows)
+            put_compared(history_path(os.environ), rows)
+    except (CapacityError, RackhandError) as error:
+        task.facts["prediction"] = f"none: {error}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Started:
+    server: Server
+    said: Effective
+    files: ModelFiles | None
+    version: str
+
+
+def _started(task: Task, facts: Facts, servers: Sequence[Server], versions: Mapping[str, str]) -> list[_Started]:
+    loads = {own.record.gpu: own.load for own in parse_servers(facts).own if own.alive and own.load is not None}
+    found = {gpu: load.capacity for gpu, load in loads.items() if load.capacity is not None}
+    seen = {gpu.index for gpu in facts.gpus}
+    running = [server for server in servers if server.gpu in found and server.gpu in seen]
+    files = _model_files(task, running)
+    return [
+        _Started(
+            server,
+            Effective(
+                max_running_requests=found[server.gpu].max_running,
+                kv_tokens=found[server.gpu].kv_tokens,
+                slots=found[server.gpu].mamba_slots,
+            ),
+            files.get(server.spec.model),
+            versions.get(server.spec.python) or server.spec.version or "",
+        )
+        for server in running
+    ]
+
+
+def _model_files(task: Task, servers: Sequence[Server]) -> dict[str, ModelFiles | None]:
+    """Asks the container only for models that aren't known by name."""
+    unknown = sorted({server.spec.model for server in servers if known_model(server.spec.model) is None})
+    if not unknown:
+        return {}
+    commands = {f"model {number}": model_files_argv(model) for number, model in enumerate(unknown)}
+    facts = observe(task.transport, task.host, commands=commands)
+    return {model: parse_model_files(facts.commands.get(f"model {number}")) for number, model in enumerate(unknown)}
+
+
+def _compare(task: Task, facts: Facts, one: _Started) -> Compared:
+    server = one.server
+    gpu = next(gpu for gpu in facts.gpus if gpu.index == server.gpu)
+    model = shape_of(server.spec.model, one.files)
+    launch = launch_of(task.host, seen_gpu(facts, gpu), model, version=one.version, args=server.args)
+    outlook = look_ahead(launch, DEFAULT_LENGTHS)
+    differences = compare_effective(outlook.capacity, one.said)
+    if differences:
+        task.facts[f"GPU {server.gpu} differs"] = _told(differences)
+    return Compared(
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+        host=task.host.where,
+        gpu=server.gpu,
+        differs=bool(differences),
+        inputs=_inputs(launch),
+        predicted=outlook.as_json(),
+        effective=dataclasses.asdict(one.said),
+    )
+
+
+def _inputs(launch: Launch) -> dict[str, object]:
+    return {
+        "model": dataclasses.asdict(launch.model),
+        "gpu": dataclasses.asdict(launch.gpu),
+        "version": launch.version,
+        "flags": dict(launch.flags),
+    }
+
+
+def _told(differences: Sequence[Difference]) -> str:
+    return "; ".join(map(str, differences))
+
+
+def _summary(rows: Sequence[Compared]) -> str:
+    off = sum(row.differs for row in rows)
+    return "as predicted" if not off else f"{off} of {len(rows)} servers differ by more than 3 % from the prediction"
