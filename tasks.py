@@ -342,6 +342,17 @@ def docs_demo(c: Context) -> int:
     return write_demo_output()
 
 
+@verb(help=HELP, name="capacity")
+def docs_capacity(c: Context) -> int:
+    """Draw docs/capacity.svg from the predictions.
+
+    Example: ./inv docs.capacity
+    """
+    from dev.capacity_picture import write_picture
+
+    return write_picture()
+
+
 @verb(help=HELP)
 def lock(c: Context, *, upgrade: bool = False) -> int:
     """Write requirements.lock anew from pyproject.toml.
@@ -377,5 +388,5 @@ ns = Collection(
     run_tests,
     Collection("lab", lab_up, lab_down, lab_status),
     Collection("dev", check, lock, hooks),
-    Collection("docs", docs_demo),
+    Collection("docs", docs_demo, docs_capacity),
 )

@@ -202,3 +202,17 @@ def test_a_drafts_size_is_reckoned_where_nobody_measured_it() -> None:
     assert shape_of("/models/mine", files).draft_gib == pytest.approx(5.5, abs=0.1)
     assert shape_of("/models/Qwen3.6-27B", files).weights_gib == 51.05
     assert shape_of("/models/Qwen3.6-27B", files, weights_gib=40).weights_gib == 40
+
+
+def test_the_picture_in_the_docs_is_that_of_todays_predictions() -> None:
+    from dev.capacity_picture import TARGET, picture
+
+    assert TARGET.read_text(encoding="utf-8") == picture(), "run ./inv docs.capacity"
+
+
+def test_every_check_value_of_the_bench_is_met(capsys: pytest.CaptureFixture[str]) -> None:
+    import runpy
+
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_path(str(HERE.parents[1] / "bench" / "capacity.py"), run_name="__main__")
+    assert " 0 wrong" in capsys.readouterr().out
