@@ -88,7 +88,8 @@ def _fewer(launch: Launch, outlook: Outlook) -> str:
     except CapacityError:
         return "ask for fewer"
     gain = then.kv_tokens / now.kv_tokens - 1
-    return f"--max-running-requests {now.max_running_requests} gives {then.kv_tokens:,} KV tokens ({gain:+.0%})"
+    asks = f"--max-running-requests {now.max_running_requests} gives {then.kv_tokens:,} KV tokens ({gain:+.0%})"
+    return f"{asks} and leaves {then.outside_gib:.1f} GiB outside the pools"
 
 
 def _of_host(launch: Launch, gpu_totals_mib: tuple[int, ...]) -> Iterator[str]:
