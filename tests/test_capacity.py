@@ -173,6 +173,7 @@ def sized(free_gib: float, flags: Flags, version: str = "0.5.11", shape: object 
         return None
 
 
+@settings(deadline=None)
 @given(
     free_gib=st.floats(60, 190),
     more_gib=st.floats(0, 50),
@@ -193,6 +194,7 @@ def test_more_free_memory_never_gives_less(
         assert large.max_running_requests >= min(small.max_running_requests, large.kv_tokens // 2)
 
 
+@settings(deadline=None)
 @given(free_gib=st.floats(60, 190), flags=FLAG_SETS, version=st.sampled_from(VERSIONS), shape=MODELS)
 def test_the_parts_never_pass_the_static_fraction(free_gib: float, flags: Flags, version: str, shape: object) -> None:
     found = sized(free_gib, flags, version, shape)
@@ -224,6 +226,7 @@ BUDGETS = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(budget=BUDGETS)
 def test_more_slots_per_request_never_run_more(budget: StateBudget) -> None:
     more = dataclasses.replace(budget, per_request=budget.per_request + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rackhand.capacity import QWEN3_6_27B
@@ -91,6 +91,7 @@ def test_without_a_point_the_range_is_wide_and_it_is_said() -> None:
     assert found.high / found.low > 1.3
 
 
+@settings(deadline=None)
 @given(running=st.integers(1, 2000), resident=st.floats(1, 50_000), drafts=st.sampled_from([0, 4]))
 def test_no_prediction_passes_the_roofline(running: int, resident: float, drafts: int) -> None:
     work = Work(running=running, resident=resident, drafts=drafts)
