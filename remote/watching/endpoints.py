@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections import deque
+from statistics import fmean
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -16,7 +17,8 @@ from rackhand.engines.seen import Reading
 TIMEOUT_S = 3.0
 RETRY_MISSING_S = 30.0
 """An endpoint that answered 404 or so is asked again after this long: the server may be a new one."""
-RATE_WINDOW_S = 10.0
+RATE_WINDOW_S = 20.0
+LEAST_SPAN_S = 8.0
 LARGEST_ANSWER = 8 * 1024 * 1024
 
 Answer = Literal["unasked", "ok", "refused", "silent"]
@@ -41,7 +43,6 @@ class Endpoints:
         self._at = 0.0
         self._skip_until = dict.fromkeys(engine.watch_paths, 0.0)
         self._counts: deque[tuple[float, float]] = deque(maxlen=256)
-        self._since: float | None = None
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"endpoints {url}")
 
     def start(self) -> None:
@@ -53,24 +54,21 @@ class Endpoints:
         return self._reading if age < 3 * self._interval_s + TIMEOUT_S else Reading()
 
     def tok_s(self) -> float | None:
-        """The counter's rate over the last RATE_WINDOW_S; None without a counter or before the second look.
+        """The counter's rate: the slope of the line fitted to what was counted in the last RATE_WINDOW_S.
 
-        Measured between changes: a server may renew its counter more rarely than it is asked. A counter that stands
-        still for longer than a few rounds counts as standing still.
+        A fit, since a server renews its counter only every few dozen steps. None without a counter, and until
+        LEAST_SPAN_S of it were seen.
         """
-        if self.reading().decoded_tokens is None:
+        counts = tuple(self._counts)
+        if self.reading().decoded_tokens is None or not counts:
             return None
-        now, since, counts = self._at, self._since, tuple(self._counts)
-        if since is None or not counts:
+        since = counts[-1][0] - max(RATE_WINDOW_S, 6 * self._interval_s)
+        counts = tuple(count for count in counts if count[0] >= since)
+        if len(counts) < 4 or counts[-1][0] - counts[0][0] < max(LEAST_SPAN_S, 3 * self._interval_s):
             return None
-        if now - counts[-1][0] > 3 * self._interval_s + 2:
-            counts = (*counts, (now, counts[-1][1]))
-        start = counts[-1][0] - max(RATE_WINDOW_S, 4 * self._interval_s)
-        first = next(count for count in counts if count[0] >= start)
-        if first is counts[-1]:
-            first = counts[-2] if len(counts) > 1 else (since, first[1])
-        seconds = counts[-1][0] - first[0]
-        return (counts[-1][1] - first[1]) / seconds if seconds > self._interval_s / 2 else None
+        mean_t, mean_n = fmean(t for t, _ in counts), fmean(n for _, n in counts)
+        spread = sum((t - mean_t) ** 2 for t, _ in counts)
+        return max(0.0, sum((t - mean_t) * (n - mean_n) for t, n in counts) / spread)
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -84,7 +82,7 @@ class Endpoints:
         for path in self._engine.watch_paths:
             body = self._ask(path)
             if self.answer == "refused":
-                self._forget()
+                self._counts.clear()
                 return
             reading = None if body is None else self._engine.parse_reading(path, body)
             if reading is not None:
@@ -97,17 +95,11 @@ class Endpoints:
     def _count(self, now: float, tokens: float | None) -> None:
         if tokens is None:
             return
-        if not self._counts or tokens < self._counts[-1][1]:
-            self._forget()
-            self._since = now
-            self._counts.append((now, tokens))
-        elif tokens > self._counts[-1][1]:
+        if self._counts and tokens < self._counts[-1][1]:
+            self._counts.clear()
+        if self._counts and tokens > self._counts[-1][1]:
             self.moved_at = time.time()
-            self._counts.append((now, tokens))
-
-    def _forget(self) -> None:
-        self._counts.clear()
-        self._since = None
+        self._counts.append((now, tokens))
 
     def _ask(self, path: str) -> bytes | None:
         if time.monotonic() < self._skip_until[path]:
