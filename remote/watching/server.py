@@ -12,11 +12,13 @@ from rackhand.contract.watch import GpuSample, State, WatchedServer
 from rackhand.engines import engine
 from rackhand.engines.seen import Reading
 from remote.watching.endpoints import Endpoints
-from remote.watching.server_log import FRESH_S, ServerLog
+from remote.watching.server_log import ServerLog
 from remote.watching.smi import GpuReading
 
 T = TypeVar("T")
 
+STILL_S = 5.0
+"""A server with nothing running and no decode line for this long decodes nothing, whatever its windows still say."""
 STALLED_S = 60.0
 """Requests in flight and neither a batch line nor the counter moving for this long."""
 
@@ -62,7 +64,7 @@ class WatchedGpu:
         state = self._state(record, wish, running)
         live = state in ("running", "draining", "stalled")
         rate, source = self._rate(running) if live else (None, "")
-        idle = running == 0 and not _is_fresh(log.decode_at)
+        idle = running == 0 and not _is_younger(log.decode_at, STILL_S)
         return GpuSample(
             **vars(gpu),
             gpu=self.server.gpu,
@@ -110,12 +112,12 @@ class WatchedGpu:
 
     def _rate(self, running: int | None) -> tuple[float | None, str]:
         """The counter wins over the log; a server known to be idle decodes nothing."""
+        if running == 0 and not _is_younger(self._log.decode_at, STILL_S):
+            return 0.0, "idle"
         counted = self.endpoints.tok_s()
         if counted is not None:
             return counted, "counter"
         logged = self._log.tok_s()
-        if logged is None and running == 0:
-            return 0.0, "idle"
         return logged, "" if logged is None else "log"
 
     def _state(self, record: dict[str, Any], wish: str, running: int | None) -> State:
@@ -171,8 +173,8 @@ def read_object(path: Path) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def _is_fresh(at: float | None) -> bool:
-    return at is not None and time.time() - at < FRESH_S
+def _is_younger(at: float | None, limit_s: float) -> bool:
+    return at is not None and time.time() - at < limit_s
 
 
 def _first(*values: T | None) -> T | None:

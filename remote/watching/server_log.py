@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from calendar import timegm
 from collections import deque
@@ -12,6 +13,7 @@ from rackhand.engines import Engine
 from rackhand.engines.seen import Event
 from remote.watching.tail import Tail, find_last_line
 
+_STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
 FRESH_S = 30.0
 """A batch line older than this says nothing about now: no decode, no line."""
 RATE_WINDOW_S = 10.0
@@ -21,8 +23,6 @@ dropped."""
 GRAPHS = frozenset({"cuda graph", "cpu graph", "npu graph", "musa graph"})
 LONGEST_LINE = 400
 SLOTS_WITHIN_BYTES = 64 * 1024 * 1024
-UNSURE_GAP_S = 15.0
-"""The same while the rhythm isn't known yet."""
 
 
 class ServerLog:
@@ -152,7 +152,7 @@ class ServerLog:
         if before is None:
             return
         pause = max(0.0, _seconds(event.stamp) - _seconds(before[1].stamp)) if event.stamp else at - before[0]
-        limit = max(GAP_S, 4 * median(rhythm)) if len(rhythm) >= 3 else UNSURE_GAP_S
+        limit = max(GAP_S, 4 * median(rhythm)) if len(rhythm) >= 3 else GAP_S
         rhythm.append(pause)
         rate = event.fields.get("gen throughput (token/s)")
         if rate is not None and pause <= limit:
@@ -170,9 +170,9 @@ class ServerLog:
         """What must be added to the log's own times to get Unix time: its last line came when the file changed."""
         modified = self.tail.modified
         for line in reversed(lines):
-            event, _ = self._read_line(line)
-            if event is not None and event.stamp and modified is not None:
-                return modified - _seconds(event.stamp)
+            stamp = _STAMP.search(line)
+            if stamp is not None and modified is not None:
+                return modified - _seconds(stamp[1])
         return None
 
     def _find_cap(self) -> None:

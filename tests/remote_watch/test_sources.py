@@ -102,6 +102,18 @@ def test_a_log_in_another_time_zone_is_as_fresh_as_its_file(sglang_log: Path) ->
     log.tail.close()
 
 
+def test_decode_lines_are_old_when_only_other_lines_kept_the_file_young(sglang_log: Path) -> None:
+    now = time.time()
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
+    lines = [decode_line(now - 608 + 2 * n) for n in range(5)]
+    sglang_log.write_text("".join(lines) + f'[{stamp}] INFO:     127.0.0.1:50894 - "GET /v1/loads HTTP/1.1" 200 OK\n')
+    log = ServerLog(sglang_log, engine("sglang"))
+    log.update()
+    assert (log.tok_s(), log.total("#running-req")) == (None, None)
+    assert time.time() - (log.decode_at or 0) > 595
+    log.tail.close()
+
+
 def test_the_rate_of_the_first_line_after_a_pause_is_dropped(sglang_log: Path) -> None:
     now = time.time()
     lines = [decode_line(now - 70 + 2 * n, tok_s=1100) for n in range(5)]

@@ -140,6 +140,8 @@ def test_a_server_that_answers_runs_and_one_that_is_told_to_end_drains(home: Pat
 def test_an_idle_server_decodes_nothing_and_its_usages_are_those_of_now(home: Path) -> None:
     fake = FakeServer()
     fake.metrics, fake.running, fake.queue, fake.kv_usage = False, 0, 0, 0.0
+    (home / "gpu0.log").write_text("".join(decode_line(time.time() - 15 + n) for n in range(8)))
+    os.utime(home / "gpu0.log", (time.time() - 8, time.time() - 8))
     with serving(fake) as url:
         gpu = sample_of(home, url, "active", "ok")
     assert (gpu.tok_s, gpu.tok_s_source, gpu.running, gpu.kv_usage, gpu.mamba_usage) == (0.0, "idle", 0, 0.0, None)
