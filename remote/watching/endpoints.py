@@ -17,8 +17,9 @@ from rackhand.engines.seen import Reading
 TIMEOUT_S = 3.0
 RETRY_MISSING_S = 30.0
 """An endpoint that answered 404 or so is asked again after this long: the server may be a new one."""
-RATE_WINDOW_S = 20.0
-LEAST_SPAN_S = 8.0
+RATE_WINDOW_S = 30.0
+LEAST_SPAN_S = 20.0
+"""Less than that, and the steps in which a counter is renewed cost more than 3 % of exactness."""
 LARGEST_ANSWER = 8 * 1024 * 1024
 
 Answer = Literal["unasked", "ok", "refused", "silent"]

@@ -1,0 +1,163 @@
+"""tail-metrics on the lab: real numbers, one process, roads that break, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab import trouble
+from rackhand.contract.watch import Sample
+from rackhand.inventory import Fleet, Host, Job, ProxmoxLxc, ServerSpec, Ssh
+from rackhand.report import Report
+from rackhand.workflows.metrics import tail_metrics
+from tests.lab.conftest import VMID, Lab
+
+pytestmark = pytest.mark.lab
+PYTHON = "/opt/sglang/bin/python"
+SERVE = """
+mkdir -p /workspace/sglang_logs
+for gpu in 0 1; do
+  CUDA_VISIBLE_DEVICES=$gpu setsid {python} -m sglang.launch_server --model-path Qwen/Qwen3.6-27B \
+    --port $((30000 + gpu)) --nccl-port $((40000 + gpu)) --mamba-scheduler-strategy no_buffer \
+    --mamba-ssm-dtype bfloat16 --mem-fraction-static 0.90 --enable-metrics --trust-remote-code \
+    >/workspace/sglang_logs/sglang_gpu$gpu.log 2>&1 </dev/null &
+done
+"""
+LOAD = """
+import json, threading, time, urllib.request
+def ask(port):
+    body = json.dumps({"model": "m", "max_tokens": 4000, "ignore_eos": True,
+                       "messages": [{"role": "user", "content": "go on"}]}).encode()
+    while True:
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", body,
+                                         {"Content-Type": "application/json"})
+        try:
+            urllib.request.urlopen(request).read()
+        except OSError:
+            time.sleep(0.3)
+for number in range(16):
+    threading.Thread(target=ask, args=(30000 + number % 2,), daemon=number > 0).start()
+"""
+
+
+class EnoughError(Exception):
+    """A test has seen what it wanted."""
+
+
+def until(holds: Callable[[], object], limit_s: float = 40.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def fleet(lab: Lab) -> Iterator[Fleet]:
+    """Two servers under load, started by hand."""
+    started = lab.in_container("bash", "-c", SERVE.format(python=PYTHON))
+    assert started.code == 0, started.err
+    loader = lab.in_container("bash", "-c", f"setsid {PYTHON} - >/dev/null 2>&1 <<'END' &\n{LOAD}\nEND")
+    assert loader.code == 0, loader.err
+    host = Host("pve1", ProxmoxLxc(Ssh("pve-lab", lab.ssh_config), VMID), python=PYTHON, servers=(ServerSpec("m"),))
+    (lab.workspace / "out").mkdir()
+    (lab.workspace / "out/progress.json").write_text('{"completed": 747, "status": "running"}')
+    yield Fleet(Path("x.yaml"), (host,), (Job("expansion", "pve1", "/workspace/out", "/workspace/p.jsonl"),))
+    lab.in_container("bash", "-c", f"pkill -KILL -f '^{PYTHON} -( |m sglang)'; rm -r /workspace/out")
+
+
+def tail(fleet: Fleet, *, once: bool = True, show: Callable[[Host, Sample], None], **how: Any) -> Report:
+    return tail_metrics(fleet, fleet.hosts, once=once, show=show, say=how.pop("say", lambda *_: None), **how)
+
+
+def one(fleet: Fleet) -> Sample:
+    seen: list[Sample] = []
+    report = tail(fleet, show=lambda _, sample: seen.append(sample))
+    assert report.exit_code == 0, report.rows
+    return seen[0]
+
+
+def watchers(lab: Lab) -> int:
+    return int(lab.in_container("bash", "-c", "pgrep -c -f 'call [0-9a-f]+ watch' || true").out)
+
+
+def test_one_call_shows_servers_gpus_and_the_job_and_leaves_nothing(lab: Lab, fleet: Fleet) -> None:
+    until(lambda: all(gpu.state == "running" and gpu.running for gpu in one(fleet).gpus))
+    lab.forget_pct_calls()
+    sample = one(fleet)
+    assert [call["verb"] for call in lab.pct_calls()] == ["exec"]
+    assert [gpu.gpu for gpu in sample.gpus] == [0, 1]
+    for gpu in sample.gpus:
+        assert (gpu.running, gpu.cap, gpu.queue) == (8, 72, 0)
+        assert gpu.mamba_usage is not None
+        assert 0 < gpu.mamba_usage < 1
+        assert (gpu.util_pct or 0) > 0
+        assert (gpu.memory_used_mib or 0) > 50_000
+    assert sample.jobs[0].progress == {"completed": 747, "status": "running"}
+    until(lambda: watchers(lab) == 0)
+
+
+@pytest.mark.slow
+def test_counter_and_log_agree_within_three_percent(fleet: Fleet) -> None:
+    stop_at = time.monotonic() + 60
+    rates: dict[str, float] = {}
+
+    def show(_: Host, sample: Sample) -> None:
+        gpu = sample.gpus[0]
+        if gpu.tok_s is not None and gpu.decode_age_s is not None:
+            rates[gpu.tok_s_source] = gpu.tok_s
+        if len(rates) == 2 or time.monotonic() > stop_at:
+            raise EnoughError
+
+    with pytest.raises(EnoughError):
+        tail(fleet, once=False, show=show, interval_s=0.5)
+    assert rates["counter"] == pytest.approx(rates["log"], rel=0.03)
+
+
+def test_a_cut_road_is_said_and_taken_up_again(lab: Lab, fleet: Fleet) -> None:
+    said: list[str] = []
+    samples: list[Sample] = []
+
+    def show(_: Host, sample: Sample) -> None:
+        samples.append(sample)
+        if len(samples) == 2:
+            trouble.cut_ssh(lab.place)
+        if said and sample.seq == 1:
+            raise EnoughError
+
+    with pytest.raises(EnoughError):
+        tail(fleet, once=False, show=show, say=lambda _, text: said.append(text), interval_s=0.5)
+    assert said[0].startswith("the road broke: ")
+    assert "the road is back" in said
+    until(lambda: watchers(lab) == 0)
+
+
+def test_ctrl_c_ends_with_130_and_leaves_no_process(lab: Lab, fleet: Fleet, tmp_path: Path) -> None:
+    inventory = tmp_path / "here.yaml"
+    inventory.write_text(
+        f"hosts:\n  pve1:\n    type: proxmox-lxc\n    ssh: {{destination: pve-lab, config: {lab.ssh_config}}}\n"
+        f"    vmid: {VMID}\n    python: {PYTHON}\n    servers: {{model: m}}\n"
+    )
+    argv = [sys.executable, "-c", "import sys; from rackhand.program import main; main(sys.argv[1:])"]
+    words = ["tail-metrics", "--json", "--interval", "0.5", "--inventory", str(inventory)]
+    with subprocess.Popen(["env", "--default-signal=INT", *argv, *words], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        timer = threading.Timer(60, process.kill)
+        timer.start()
+        for line in process.stdout:
+            if json.loads(line)["event"] == "sample":
+                process.send_signal(signal.SIGINT)
+                break
+        rest = [json.loads(line)["event"] for line in process.stdout]
+        timer.cancel()
+    assert process.returncode == 130
+    assert "error" not in rest
+    until(lambda: watchers(lab) == 0)
