@@ -27,9 +27,8 @@ def follow_samples(
 ) -> Iterator[Sample]:
     """Samples as they come, until `stop` is set; exactly one with `request.once`.
 
-    A road that never stood raises at once. One that stood and broke is taken up again, with longer and longer pauses
-    that `say` tells of; what only a person can mend (a key, a changed host key, a stopped container) raises. Setting
-    `stop` ends the far process within a second.
+    A road that never stood raises at once. One that stood and broke is taken up again, after pauses that `say` tells
+    of; what only a person can mend (a key, a stopped container ...) raises. `stop` ends the far process in a second.
     """
     stood, pause_s = False, FIRST_PAUSE_S
     while not stop.is_set():
