@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from rackhand.capacity.errors import CapacityError
 from rackhand.capacity.measured import MEASURED
-from rackhand.capacity.outlook import Launch, Outlook, look_ahead
+from rackhand.capacity.outlook import KV_FULL, Launch, Outlook, look_ahead
 from rackhand.capacity.rate import Lengths, Point
 from rackhand.capacity.read import Flags, FlagValue, dashed
 from rackhand.capacity.regimes import release_of
@@ -44,13 +44,14 @@ def advise(
 ) -> tuple[Advice, ...]:
     """The best single changes for this job's lengths, best first; none that gains less than 1 %.
 
-    Changes that SGLang would refuse, that don't fit or that leave too little outside the pools are left out.
+    Changes that SGLang would refuse, that don't fit, that leave too little outside the pools or would make it retract
+    requests are left out.
     """
     before = look_ahead(launch, lengths, points)
     found: list[Advice] = []
     for change in changes(launch, lengths, before):
         after = _after(launch, change, lengths, points)
-        if after is None or after.capacity.outside_gib < min(OUTSIDE_GIB - 0.5, before.capacity.outside_gib):
+        if after is None or _is_tight(before, after):
             continue
         gain = _value(after) / _value(before) - 1
         if gain >= LEAST_GAIN:
@@ -67,14 +68,16 @@ def changes(launch: Launch, lengths: Lengths, now: Outlook) -> Iterator[Change]:
     model = launch.model
     if model.hybrid:
         yield from _state_changes(given, release, now)
-        yield _ratio(model, lengths, now)
+        yield from _ratios(model, lengths, now)
     yield from _memory_changes(launch, now)
     if given.get("speculative-algorithm"):
         off = {name: None for name in given if name.startswith("speculative-")}
         yield Change(flags={"speculative-algorithm": None, **off}, cost="latency: no drafts; their memory comes back")
     if now.limit == "asked":
         more = "memory: in 0.5.8-0.5.12 speculation reserves for the asked number" if now.capacity.draft_tokens else ""
-        yield Change(flags={"max-running-requests": None}, cost=more or "latency: more requests share a step")
+        fits = int(now.capacity.kv_tokens * KV_FULL // lengths.resident)
+        for asked in (None, fits):
+            yield Change(flags={"max-running-requests": asked}, cost=more or "latency: more requests share a step")
     if now.capacity.reserved_unused_gib > 1:
         fits = max(1, now.capacity.slots // max(1, now.capacity.slots_per_request))
         yield Change(flags={"max-running-requests": fits}, cost="none: more never ran")
@@ -93,7 +96,7 @@ def _state_changes(given: Flags, release: tuple[int, int, int], now: Outlook) ->
     if speculation and release >= (0, 5, 17) and now.capacity.state_dtype == "float32":
         yield Change(flags={"enable-linear-replayssm-spec": True}, cost="compute: rejected drafts are replayed")
     if now.capacity.slots_per_request > 1:
-        for running in (64, 96, 128, 192, 256, 384, 512):
+        for running in range(32, 513, 16):
             off: dict[str, FlagValue] = {"disable-radix-cache": True, "max-running-requests": running}
             if release < (0, 5, 14):
                 off["mamba-scheduler-strategy"] = "no_buffer"
@@ -112,7 +115,7 @@ def _memory_changes(launch: Launch, now: Outlook) -> Iterator[Change]:
         yield Change(flags={"kv-cache-dtype": "fp8_e4m3"}, cost="quality: rounded keys and values, check answers")
 
 
-def _ratio(model: ModelShape, lengths: Lengths, now: Outlook) -> Change:
+def _ratios(model: ModelShape, lengths: Lengths, now: Outlook) -> Iterator[Change]:
     balanced = balanced_ratio(
         model,
         lengths,
@@ -122,7 +125,10 @@ def _ratio(model: ModelShape, lengths: Lengths, now: Outlook) -> Change:
         kv_dtype=now.capacity.kv_dtype,
     )
     cost = "KV tokens: long answers and cached prefixes find less room"
-    return Change(flags={"mamba-full-memory-ratio": round(balanced, 1), "max-mamba-cache-size": None}, cost=cost)
+    for part in (1.0, 0.75, 0.5, 0.25):
+        ratio = round(part * balanced, 1)
+        if ratio > 0:
+            yield Change(flags={"mamba-full-memory-ratio": ratio, "max-mamba-cache-size": None}, cost=cost)
 
 
 def balanced_ratio(
@@ -134,6 +140,13 @@ def balanced_ratio(
     """
     slot = ssm_bytes(model, state_dtype) + conv_bytes(model)
     return (per_request + drafts) * slot / (1.1 * lengths.resident * kv_token_bytes(model, kv_dtype))
+
+
+def _is_tight(before: Outlook, after: Outlook) -> bool:
+    """Too little outside the pools, or KV tokens that fill before the running requests are reached."""
+    if after.capacity.outside_gib < min(OUTSIDE_GIB - 0.5, before.capacity.outside_gib):
+        return True
+    return after.limit == "kv" and before.limit != "kv"
 
 
 def _after(launch: Launch, change: Change, lengths: Lengths, points: Sequence[Point]) -> Outlook | None:
