@@ -30,11 +30,16 @@ def compare_started(task: Task, facts: Facts, servers: Sequence[Server], version
     try:
         started = _started(task, facts, servers, versions)
         rows = [_compare(task, facts, one) for one in started]
-        if rows:
-            task.facts["capacity"] = _summary(rows)
-            put_compared(history_path(os.environ), rows)
     except (CapacityError, RackhandError) as error:
         task.facts["prediction"] = f"none: {error}"
+        return
+    if not rows:
+        return
+    task.facts["capacity"] = _summary(rows)
+    try:
+        put_compared(history_path(os.environ), rows)
+    except RackhandError as error:
+        task.facts["history"] = str(error)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
