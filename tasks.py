@@ -41,6 +41,12 @@ HELP = {
     "lengths": "mean PROMPT,OUTPUT tokens of the job (default: the job's own so far)",
     "once": "show one sample of each host and end",
     "interval": "seconds between samples",
+    "seconds": "how long to watch",
+    "detach": "in a tmux session of its own on this machine",
+    "since": "an age (12h, 30m, 2d) or a time (2026-05-09 18:00); default: all",
+    "export": "write samples to FILE.csv, or samples and events to FILE.jsonl",
+    "run_a": "the run before: a number of ./inv history, last, last-1 ...",
+    "run_b": "the run after, likewise",
     "slow": "also the longer proofs (the demo, fresh clones)",
     "only": "pytest's -k: run only the tests whose names match",
     "args": "more words for pytest, as one string",
@@ -204,14 +210,18 @@ def tail_metrics(
     """Show servers, GPUs and jobs as they run, until Ctrl-C; changes nothing.
 
     A table on a terminal, lines elsewhere, an object a line with --json. docs/metrics.md explains each figure.
+    What is seen is kept: ./inv history tells it.
     Example: ./inv tail-metrics --once
     """
     from rackhand.render import screen
     from rackhand.workflows.metrics import tail_metrics as work
+    from rackhand.workflows.record import Recorder
 
     fleet, targets = fleet_and_hosts(inventory, hosts)
     with screen(json=json, verbose=verbose, baselines=fleet.baselines) as out:
-        report = work(fleet, targets, show=out.show, say=out.say, once=once, interval_s=interval)
+        with Recorder(fleet, os.environ, say=out.say, interval_s=interval) as keep:
+            show = out.show if once else keep.shown(out.show)
+            report = work(fleet, targets, show=show, say=out.say, once=once, interval_s=interval)
         if any(row.failed for row in report.rows):
             out.report(report)
     return report.exit_code
@@ -252,6 +262,95 @@ def capacity(
         return show([forecast_file(question)], None, as_json=json, verbose=verbose)
     found, report = forecast_fleet(*fleet_and_hosts(inventory, hosts), question, say=progress())
     return show(found, report, as_json=json, verbose=verbose)
+
+
+@verb(help=HELP, name="diagnose")
+def run_diagnose(
+    c: Context,
+    *,
+    inventory: str = "lab",
+    hosts: str = "",
+    seconds: float = 30.0,
+    json: bool = False,
+    verbose: bool = False,
+) -> int:
+    """Watch for half a minute, then say what limits the run, with evidence and the change to try; changes nothing.
+
+    Example: ./inv diagnose --hosts lab --seconds 20
+    """
+    from rackhand.render import screen
+    from rackhand.workflows.diagnose import diagnose, told
+
+    fleet, targets = fleet_and_hosts(inventory, hosts)
+    with screen(json=json, verbose=verbose) as out:
+        report = diagnose(fleet, targets, tell=told(out), say=out.say, seconds=seconds)
+        if report.exit_code:
+            out.report(report)
+    return report.exit_code
+
+
+@verb(help=HELP)
+def record(
+    c: Context,
+    *,
+    inventory: str = "lab",
+    hosts: str = "",
+    interval: float = 5.0,
+    detach: bool = False,
+    json: bool = False,
+    verbose: bool = False,
+) -> int:
+    """Keep samples and events of all hosts in the history until Ctrl-C; --detach: in tmux on this machine.
+
+    Example: ./inv record --detach
+    """
+    from rackhand.tell import progress, tell
+    from rackhand.workflows import history as work
+
+    fleet, targets = fleet_and_hosts(inventory, hosts)
+    if detach:
+        report = work.detach(fleet, os.environ, work.record_argv(ROOT, fleet, targets, interval))
+    else:
+        report = work.record(fleet, targets, os.environ, say=progress(), interval_s=interval)
+    return tell(report, as_json=json, verbose=verbose)
+
+
+@verb(help=HELP)
+def history(
+    c: Context, *, inventory: str = "lab", job: str = "", since: str = "", export: str = "", json: bool = False
+) -> int:
+    """Tell the runs and events of a job that were kept; --export FILE.csv or FILE.jsonl writes the samples.
+
+    Example: ./inv history --since 12h --export night.csv
+    """
+    from rackhand.load import load
+    from rackhand.render import screen
+    from rackhand.workflows.history import history as work
+    from rackhand.workflows.history import tell_history
+
+    fleet = load(inventory, os.environ)
+    with screen(json=json) as out:
+        tell_history(out, work(fleet, os.environ, fleet.job(job or None).name, since=since, export=export))
+    return 0
+
+
+@verb(help=HELP, name="compare")
+def compare_runs(
+    c: Context, run_a: str, run_b: str, *, inventory: str = "lab", job: str = "", json: bool = False
+) -> int:
+    """Compare two runs of the history over equal steady windows.
+
+    Runs have numbers (./inv history), or are called last, last-1 ...
+    Example: ./inv compare 3 last
+    """
+    from rackhand.load import load
+    from rackhand.render import screen
+    from rackhand.workflows.compare import compare_runs as work
+
+    fleet = load(inventory, os.environ)
+    with screen(json=json) as out:
+        out.compare(work(fleet, os.environ, fleet.job(job or None).name, (run_a, run_b)))
+    return 0
 
 
 @verb(help=HELP, name="demo")
@@ -384,6 +483,10 @@ ns = Collection(
     stop,
     tail_metrics,
     capacity,
+    run_diagnose,
+    compare_runs,
+    history,
+    record,
     run_demo,
     run_tests,
     Collection("lab", lab_up, lab_down, lab_status),

@@ -41,15 +41,12 @@ class Judge:
     def note_reply(self, server: Server, flight: Flight, reply: Reply, now: float) -> None:
         latency_s = now - flight.sent_at
         item = flight.item
-        server.note_answer(now, self.completed)
-        if item.settled:
-            return
         line = record_line(server.url, item, reply, latency_s)
+        server.note_answer(now, self.completed)
         if reply.empty:
             self._note_empty(server, flight, line, now)
             return
         self._note_alive(server)
-        item.settled = True
         self.completed += 1
         self._refused_in_a_row = 0
         server.note_completion(latency_s, reply.input_tokens, reply.output_tokens, reply.finish_reason)
@@ -83,10 +80,7 @@ class Judge:
     def _try_again(self, server: Server, item: Item, trouble: TroubleError, now: float, *, counts: bool) -> None:
         item.attempts += counts
         line = item.prompt.index + 1
-        if item.settled or item.copies > 1:
-            return
         if item.attempts >= self.feeding.attempts:
-            item.settled = True
             self.tally.given_up += 1
             self.log.say_seldom(
                 "given up", f"line {line}: given up in this run after {item.attempts} attempts: {trouble}"
@@ -116,10 +110,9 @@ class Judge:
         item = flight.item
         item.empties += 1
         if item.empties >= _EMPTY_TRIES:
-            item.settled = True
             self.committer.put(Entry("rejected", item.prompt.index, line))
             self.log.say_seldom("rejected", f"line {item.prompt.index + 1}: rejected, its completion is empty")
-        elif item.copies == 1:
+        else:
             self.tally.retries += 1
             self.queue.retry(item, server.url, now)
 
@@ -132,9 +125,6 @@ class Judge:
         return good >= _EMPTY_STREAK and empty <= good / 10
 
     def _note_refused(self, server: Server, item: Item, trouble: TroubleError) -> None:
-        if item.settled:
-            return
-        item.settled = True
         entry = Entry("failure", item.prompt.index, failure_line(server.url, item, trouble))
         self.log.say_seldom("refused", f"line {item.prompt.index + 1}: failed for good: {trouble.message}")
         self._refused_in_a_row += 1

@@ -38,7 +38,6 @@ class Flight:
     sent_at: float
     answered: bool = False
     taken_back: bool = False
-    hedged: bool = False
 
 
 @dataclass(eq=False)

@@ -40,6 +40,9 @@ class Screen(Protocol):
 
     def diff(self, name: str, before: str, after: str) -> None: ...
 
+    def lines(self, event: str, fields: Mapping[str, Any], lines: Sequence[str]) -> None:
+        """Lines for people; for programs one object with `fields`."""
+
     def error(self, error: RackhandError) -> None:
         """One line: where, what, what next; its detail only when verbose."""
 
@@ -85,6 +88,9 @@ class JsonScreen:
     def compare(self, comparison: Comparison) -> None:
         rows = {label: dict(zip(comparison.phases, cells, strict=True)) for label, cells in comparison.rows}
         self._write("comparison", {"title": comparison.title, "rows": rows, "notes": list(comparison.notes)})
+
+    def lines(self, event: str, fields: Mapping[str, Any], lines: Sequence[str]) -> None:  # noqa: ARG002
+        self._write(event, fields)
 
     def diff(self, name: str, before: str, after: str) -> None:
         self._write("diff", {"name": name, "lines": unified(name, before, after)})

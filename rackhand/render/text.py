@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Self, TextIO
+from typing import Any, Self, TextIO
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -70,6 +70,11 @@ class TextScreen:
 
     def compare(self, comparison: Comparison) -> None:
         for line in comparison_lines(comparison):
+            self._print(Text(plain(line)))
+
+    def lines(self, event: str, fields: Mapping[str, Any], lines: Sequence[str]) -> None:  # noqa: ARG002
+        self._end_live()
+        for line in lines:
             self._print(Text(plain(line)))
 
     def diff(self, name: str, before: str, after: str) -> None:

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rackhand.contract.watch import GpuSample, Sample, State
+from rackhand.diagnose import diagnose
 from rackhand.inventory import Baseline
+from rackhand.render.verdicts import verdict_line
 from rackhand.render.words import UNKNOWN, gib, job_words, number, of, percent
 from rackhand.steady import Course, course_of, total_of
 
@@ -41,7 +43,7 @@ def view_of(where: str, samples: Sequence[Sample], baselines: Sequence[Baseline]
         sample.time,
         tuple((STYLES[gpu.state], gpu_cells(gpu)) for gpu in sample.gpus),
         total_cells(sample),
-        tuple(lines_of(sample, course_of(samples), baselines)),
+        (*lines_of(sample, course_of(samples), baselines), *_verdict(samples)),
     )
 
 
@@ -87,6 +89,11 @@ def lines_of(sample: Sample, course: Course, baselines: Sequence[Baseline]) -> l
     lines += [", ".join(f"{count:,} {what}" for count, what in counts if count)] if any(n for n, _ in counts) else []
     lines += [f"slowed down: {', '.join(sorted(slowed))}"] if slowed else []
     return lines
+
+
+def _verdict(samples: Sequence[Sample]) -> list[str]:
+    line = verdict_line(diagnose(samples), gpus=len(samples[-1].gpus))
+    return [line] if line else []
 
 
 def share_words(tok_s: float, baseline: Baseline) -> str:

@@ -1,0 +1,225 @@
+"""Two runs → what changed between them, over equal steady windows, and whether it is more than chance. Pure.
+
+A window is steady when the lines fitted to the running requests and to the token rate over STEADY_WINDOW_S change by
+at most STEADY_CHANGE of their means. Of each run the longest steady stretch counts, of both the last seconds that the
+shorter one has. Intervals: bootstrap over blocks of BLOCK_S (samples of one block aren't independent), seeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from statistics import fmean
+
+from rackhand.contract.watch import Sample
+from rackhand.steady import completed_of, relative_change, total_of
+
+STEADY_WINDOW_S = 30.0
+STEADY_CHANGE = 0.10
+BLOCK_S = 10.0
+LEAST_BLOCKS = 3
+RESAMPLES = 1000
+SEED = 20260
+CONFIDENCE = 0.95
+
+Block = Sequence[Sample]
+Part = tuple[float, float]
+"""What one block adds to numerator and denominator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One figure of both runs. `ratio` is B / A with its interval; None where either run doesn't know it, an interval
+    also where there are too few blocks. `differs` is False when the interval holds 1.0."""
+
+    name: str
+    a: float | None
+    b: float | None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def differs(self) -> bool | None:
+        return None if self.low is None or self.high is None else not self.low <= 1.0 <= self.high
+
+
+@dataclass(frozen=True, slots=True)
+class RunComparison:
+    """`seconds` and `blocks` of each window; too short to say anything when `blocks` is below LEAST_BLOCKS."""
+
+    seconds: float
+    blocks: int
+    lines: tuple[Line, ...]
+
+    def line(self, name: str) -> Line:
+        return next(line for line in self.lines if line.name == name)
+
+
+def steady_stretch(samples: Sequence[Sample], *, window_s: float = STEADY_WINDOW_S) -> Sequence[Sample]:
+    """The longest steady stretch by the rule above; empty when there is none."""
+    best, begin, last = (0, 0), None, 0
+    start = 0
+    for end, sample in enumerate(samples):
+        while samples[start].time < sample.time - window_s:
+            start += 1
+        whole = sample.time - samples[start].time >= window_s * 2 / 3
+        if whole and _is_steady(samples[start : end + 1]):
+            begin = start if begin is None else begin
+            last = end + 1
+            if samples[last - 1].time - samples[begin].time > _length(samples, best):
+                best = (begin, last)
+        elif whole:
+            begin = None
+    return samples[best[0] : best[1]]
+
+
+def compare(a: Sequence[Sample], b: Sequence[Sample], *, window_s: float = STEADY_WINDOW_S) -> RunComparison:
+    """`a` and `b` are the samples of one run each, in order of time."""
+    steady = [steady_stretch(run, window_s=window_s) for run in (a, b)]
+    seconds = min((run[-1].time - run[0].time if run else 0.0) for run in steady)
+    windows = [[s for s in run if s.time >= run[-1].time - seconds] for run in steady]
+    blocks_a, blocks_b = (blocks_of(window) for window in windows)
+    lines = [_line(name, part, blocks_a, blocks_b) for name, part in FIGURES]
+    for share, name in ((0.1, "tok/s per GPU p10"), (0.9, "tok/s per GPU p90")):
+        lines.insert(2, Line(name, *(_percentile(_rates(window), share) for window in windows)))
+    lines.append(Line("ETA h", *(_eta(window) for window in windows)))
+    return RunComparison(seconds, min(len(blocks_a), len(blocks_b)), tuple(lines))
+
+
+def blocks_of(window: Sequence[Sample]) -> list[list[Sample]]:
+    """Blocks of BLOCK_S each; the last sample of one is the first of the next, so that counts lose nothing."""
+    blocks: list[list[Sample]] = []
+    for sample in window:
+        if not blocks or sample.time - blocks[-1][0].time >= BLOCK_S:
+            if blocks:
+                blocks[-1].append(sample)
+            blocks.append([])
+        blocks[-1].append(sample)
+    return [block for block in blocks if block[-1].time - block[0].time >= BLOCK_S * 0.6]
+
+
+def interval(a: Sequence[Part], b: Sequence[Part]) -> tuple[float, float] | None:
+    """Of the ratio of B's value to A's, at CONFIDENCE; None with too few blocks or a value of 0."""
+    if min(len(a), len(b)) < LEAST_BLOCKS:
+        return None
+    random = Random(SEED)  # noqa: S311
+    ratios = []
+    for _ in range(RESAMPLES):
+        one, two = (_value(random.choices(parts, k=len(parts))) for parts in (a, b))
+        if one and two is not None:
+            ratios.append(two / one)
+    if len(ratios) < RESAMPLES * 0.9:
+        return None
+    tail = (1 - CONFIDENCE) / 2
+    return _percentile(ratios, tail) or 0.0, _percentile(ratios, 1 - tail) or 0.0
+
+
+def _line(name: str, part: Callable[[Block], Part | None], a: Sequence[Block], b: Sequence[Block]) -> Line:
+    parts = [[found for block in blocks if (found := part(block)) is not None] for blocks in (a, b)]
+    one, two = (_value(some) for some in parts)
+    if not one or two is None:
+        return Line(name, one, two)
+    low, high = interval(*parts) or (None, None)
+    return Line(name, one, two, two / one, low, high)
+
+
+def _value(parts: Sequence[Part]) -> float | None:
+    over = sum(part[1] for part in parts)
+    return sum(part[0] for part in parts) / over if over else None
+
+
+def _mean_part(read: Callable[[Sample], float | None]) -> Callable[[Block], Part | None]:
+    def part(block: Block) -> Part | None:
+        values = [value for sample in block if (value := read(sample)) is not None]
+        return (sum(values), float(len(values))) if values else None
+
+    return part
+
+
+def _per_gpu(name: str) -> Callable[[Sample], float | None]:
+    def read(sample: Sample) -> float | None:
+        values = [getattr(gpu, name) for gpu in sample.gpus if getattr(gpu, name) is not None]
+        return fmean(values) if values else None
+
+    return read
+
+
+def _power(sample: Sample) -> float | None:
+    powers = [gpu.power_w for gpu in sample.gpus]
+    return sum(p for p in powers if p is not None) if powers and None not in powers else None
+
+
+def _per_joule(block: Block) -> Part | None:
+    pairs = [(rate, power) for s in block if (rate := total_of(s, "tok_s")) is not None and (power := _power(s))]
+    return (sum(rate for rate, _ in pairs), sum(power for _, power in pairs)) if pairs else None
+
+
+def _completions(block: Block) -> Part | None:
+    first, last = completed_of(block[0]), completed_of(block[-1])
+    seconds = block[-1].time - block[0].time
+    return (float(last - first), seconds) if first is not None and last is not None and last >= first else None
+
+
+def _output_length(block: Block) -> Part | None:
+    done = _completions(block)
+    first, last = _output_tokens(block[0]), _output_tokens(block[-1])
+    if done is None or first is None or last is None or last < first:
+        return None
+    return float(last - first), done[0]
+
+
+def _output_tokens(sample: Sample) -> int | None:
+    found = [job.progress.get("total_output_tokens") for job in sample.jobs if job.progress is not None]
+    numbers = [count for count in found if isinstance(count, int)]
+    return sum(numbers) if numbers else None
+
+
+def _eta(window: Sequence[Sample]) -> float | None:
+    jobs = window[-1].jobs if window else ()
+    etas = [job.progress.get("eta_hours") for job in jobs if job.progress is not None]
+    numbers = [float(eta) for eta in etas if isinstance(eta, (int, float))]
+    return max(numbers) if numbers else None
+
+
+def _rates(window: Sequence[Sample]) -> list[float]:
+    return [gpu.tok_s for sample in window for gpu in sample.gpus if gpu.tok_s is not None]
+
+
+def _percentile(values: Sequence[float], share: float) -> float | None:
+    """With linear interpolation between ranks."""
+    if not values:
+        return None
+    ranked, at = sorted(values), share * (len(values) - 1)
+    below = int(at)
+    above = min(below + 1, len(ranked) - 1)
+    return ranked[below] + (ranked[above] - ranked[below]) * (at - below)
+
+
+def _is_steady(window: Sequence[Sample]) -> bool:
+    for name in ("running", "tok_s"):
+        points = [(s.time, total) for s in window if (total := total_of(s, name)) is not None]
+        if len(points) < 4 or not any(value for _, value in points):
+            return False
+        if abs(relative_change(points)) > STEADY_CHANGE:
+            return False
+    return True
+
+
+def _length(samples: Sequence[Sample], stretch: tuple[int, int]) -> float:
+    return samples[stretch[1] - 1].time - samples[stretch[0]].time if stretch[1] else -1.0
+
+
+FIGURES: tuple[tuple[str, Callable[[Block], Part | None]], ...] = (
+    ("running per GPU", _mean_part(_per_gpu("running"))),
+    ("tok/s per GPU", _mean_part(_per_gpu("tok_s"))),
+    ("tok/s in all", _mean_part(lambda sample: total_of(sample, "tok_s"))),
+    ("completions/s", _completions),
+    ("output tokens each", _output_length),
+    ("GPU util %", _mean_part(_per_gpu("util_pct"))),
+    ("power W", _mean_part(_power)),
+    ("tokens per joule", _per_joule),
+    ("KV usage", _mean_part(_per_gpu("kv_usage"))),
+    ("mamba usage", _mean_part(_per_gpu("mamba_usage"))),
+)

@@ -1,0 +1,132 @@
+"""Diagnoses, comparisons of runs and what a history holds, as lines of text."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from rackhand.compare import LEAST_BLOCKS, Line, RunComparison
+from rackhand.diagnose import Diagnosis, Verdict
+from rackhand.inventory import Baseline
+from rackhand.recording import Happening, Run
+from rackhand.render.words import UNKNOWN, duration, number
+from rackhand.report import Comparison
+
+DIGITS: Mapping[str, int] = {
+    "running per GPU": 1,
+    "completions/s": 2,
+    "tokens per joule": 2,
+    "KV usage": 2,
+    "mamba usage": 2,
+    "ETA h": 1,
+}
+TOO_EARLY = "too early to say what limits the run"
+NOTHING = "nothing stands out: no rule finds a limit"
+
+
+def verdict_line(found: Diagnosis, *, gpus: int) -> str:
+    """One line for a live table: what limits, what comes next, what to try; "" before anything can be said."""
+    if not found.now:
+        return f"verdict: {NOTHING}" if found.course == "steady" else ""
+    parts = [f"{v.name}{_on(v, gpus)}: {v.says}" for v in found.now[:2]]
+    later = [v.name for v in found.verdicts if v.stage == "next"]
+    tail = [f"next {later[0]}"] if later else []
+    tail.append(f"try {found.now[0].advice[0].do}" if found.now[0].advice else "./inv diagnose says more")
+    return "verdict: " + "; ".join([*parts, *tail])
+
+
+def diagnosis_lines(found: Diagnosis, *, gpus: int) -> list[str]:
+    """Every verdict with its evidence, what to try, the effect and the cost."""
+    lines = [f"the run is {found.course}; {found.samples} samples over {found.seconds:.0f} s"]
+    if not found.verdicts:
+        return [*lines, TOO_EARLY if found.course in ("unknown", "ramping", "draining") else NOTHING]
+    for verdict in found.verdicts:
+        lines += _verdict_lines(verdict, gpus)
+    return lines
+
+
+def _verdict_lines(verdict: Verdict, gpus: int) -> Iterator[str]:
+    when = "NOW " if verdict.stage == "now" else "NEXT"
+    yield f"{when} {verdict.name}{_on(verdict, gpus)} ({verdict.confidence} confidence): {verdict.says}"
+    yield from (f"     seen: {line}" for line in verdict.evidence)
+    yield from (f"     log: {line}" for line in verdict.lines)
+    for at, advice in enumerate(verdict.advice):
+        effect = f" -> {advice.effect}" if advice.effect else ""
+        yield f"     {'try' if at == 0 else 'or'}: {advice.do}{effect}; costs: {advice.cost}"
+
+
+def _on(verdict: Verdict, gpus: int) -> str:
+    if not verdict.gpus or len(verdict.gpus) == gpus:
+        return ""
+    return f" on GPU {','.join(map(str, verdict.gpus))}"
+
+
+def comparison_of(
+    found: RunComparison, names: tuple[str, str], *, changed: Sequence[str] = (), baselines: Sequence[Baseline] = ()
+) -> Comparison:
+    """The table: both runs, B / A with its interval, and a word on it."""
+    rows: list[tuple[str, tuple[str, ...]]] = [(line.name, _cells(line)) for line in found.lines]
+    total = found.line("tok/s in all")
+    for baseline in baselines:
+        shares = tuple(f"{100 * v / baseline.tok_s:.1f} %" if v else UNKNOWN for v in (total.a, total.b))
+        expected = "" if baseline.expected_share is None else f"{100 * baseline.expected_share:g} % expected"
+        rows.append((f"share of {baseline.name}", (*shares, "", expected)))
+    notes = [f"equal steady windows of {found.seconds:.0f} s, {found.blocks} blocks of 10 s each"]
+    if found.blocks < LEAST_BLOCKS:
+        notes.append("too little steady time to tell a difference from chance")
+    notes += [f"changed: {', '.join(changed)}"] if changed else ["no flag and no concurrency changed"]
+    return Comparison("runs compared", (*names, "B / A (95 %)", ""), tuple(rows), tuple(notes))
+
+
+def _cells(line: Line) -> tuple[str, str, str, str]:
+    digits = DIGITS.get(line.name, 0)
+    ratio = "" if line.ratio is None else f"{line.ratio:.2f}"
+    if line.low is not None and line.high is not None:
+        ratio += f" [{line.low:.2f}, {line.high:.2f}]"
+    word = {None: "", False: "no difference", True: "more" if (line.ratio or 1) > 1 else "less"}[line.differs]
+    return number(line.a, digits), number(line.b, digits), ratio, word
+
+
+def changed_flags(a: Run, b: Run) -> list[str]:
+    """`flag: old -> new` for what differs on any GPU, and what the generator sends."""
+    found = []
+    names = sorted({name for run in (a, b) for flags in run.flags.values() for name in flags})
+    for name in names:
+        old, new = ({flags.get(name, "-") for flags in run.flags.values()} for run in (a, b))
+        if old != new:
+            found.append(f"{name}: {'/'.join(sorted(old)) or '-'} -> {'/'.join(sorted(new)) or '-'}")
+    if a.sent != b.sent:
+        found.append(f"sent per server: {number(a.sent)} -> {number(b.sent)}")
+    return found
+
+
+def compared_line(found: RunComparison, a: Run, b: Run) -> str:
+    """One line for a live table and a log."""
+    line = found.line("tok/s per GPU")
+    what = _cells(line)
+    return f"run {b.id} against run {a.id}: tok/s per GPU {what[1]} against {what[0]}, x{what[2]} {what[3]}".rstrip()
+
+
+def run_lines(runs: Sequence[Run]) -> Iterator[str]:
+    for at, run in enumerate(runs):
+        changed = changed_flags(runs[at - 1], run) if at else []
+        told = f"; {', '.join(changed)}" if changed else ""
+        sent = "" if run.sent is None else f", {run.sent:.0f} sent per server"
+        hours = duration((run.ended - run.began) / 3600)
+        yield f"run {run.id} on {run.host}: {when(run.began)}, {hours}, {run.samples} samples{sent}{told}"
+
+
+def event_lines(events: Sequence[Happening]) -> Iterator[str]:
+    for event in events:
+        gpu = "" if event.gpu is None else f" GPU {event.gpu}"
+        yield f"{when(event.time)} {event.host}{gpu} {event.kind}: {event.text}"
+
+
+def when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def event_json(event: Happening) -> str:
+    fields = {"time": event.time, "where": event.host, "gpu": event.gpu, "kind": event.kind, "text": event.text}
+    return json.dumps({**fields, "data": dict(event.data), "event": "happening"}, ensure_ascii=False)

@@ -1,0 +1,43 @@
+"""compare: two runs of a job's history side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rackhand.compare import compare
+from rackhand.errors import PreconditionError, UsageError
+from rackhand.inventory import Fleet
+from rackhand.recording import Run
+from rackhand.render.verdicts import changed_flags, comparison_of, when
+from rackhand.report import Comparison
+from rackhand.workflows.record import open_recording
+
+
+def compare_runs(fleet: Fleet, environ: Mapping[str, str], job: str, names: Sequence[str]) -> Comparison:
+    """`names` are two runs' numbers, `last` and `last-1` for the newest; none: the last two. PreconditionError when
+    there are no two runs, or one has no steady window."""
+    recording = open_recording(fleet, environ, job)
+    try:
+        runs = recording.runs()
+        a, b = chosen_runs(runs, names)
+        found = compare(tuple(recording.samples(run=a.id)), tuple(recording.samples(run=b.id)))
+    finally:
+        recording.close()
+    if found.seconds <= 0:
+        what = f"run {a.id} or run {b.id} of {job} was never steady for half a minute"
+        raise PreconditionError(what, hint="./inv history lists the runs; record for longer")
+    titles = (f"run {a.id}, {when(a.began)}", f"run {b.id}, {when(b.began)}")
+    return comparison_of(found, titles, changed=changed_flags(a, b), baselines=fleet.baselines)
+
+
+def chosen_runs(runs: Sequence[Run], names: Sequence[str]) -> tuple[Run, Run]:
+    if len(runs) < 2:
+        raise PreconditionError(f"{len(runs)} runs in the history, not two", hint="./inv record while another one goes")
+    known = {str(run.id): run for run in runs} | {f"last-{back}": run for back, run in enumerate(reversed(runs))}
+    known["last"] = runs[-1]
+    wanted = [name for name in names if name] or ["last-1", "last"]
+    unknown = [name for name in wanted if name not in known]
+    if len(wanted) != 2 or unknown:
+        what = f"no run {', '.join(unknown)}" if unknown else "compare takes two runs or none"
+        raise UsageError(what, hint=f"there is {', '.join(str(run.id) for run in runs)}, last, last-1")
+    return known[wanted[0]], known[wanted[1]]

@@ -1,0 +1,72 @@
+"""diagnose: watch each host for half a minute, then say what limits it and what to try."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from rackhand.contract import to_json
+from rackhand.contract.watch import Sample
+from rackhand.diagnose import Diagnosis
+from rackhand.diagnose import diagnose as decide
+from rackhand.errors import UsageError
+from rackhand.follow import follow_samples
+from rackhand.inventory import Fleet, Host
+from rackhand.render.screen import Screen
+from rackhand.render.verdicts import diagnosis_lines
+from rackhand.report import Report
+from rackhand.workflows import fleet as hosts_at_work
+from rackhand.workflows.fleet import Roads, Say, Task
+from rackhand.workflows.metrics import plan_watch
+
+SECONDS = 30.0
+LEAST_SECONDS = 5.0
+INTERVAL_S = 1.0
+Tell = Callable[[Host, Diagnosis, Sample], None]
+"""One host's diagnosis and its newest sample. Called from several threads."""
+
+
+def diagnose(
+    fleet: Fleet,
+    hosts: Sequence[Host],
+    *,
+    tell: Tell,
+    say: Say,
+    seconds: float = SECONDS,
+    interval_s: float = INTERVAL_S,
+    roads: Roads | None = None,
+) -> Report:
+    """`tell` the diagnosis of each host after `seconds` of watching it. Changes nothing."""
+    if seconds < LEAST_SECONDS:
+        raise UsageError(f"--seconds {seconds:g} is too short", hint=f"at least {LEAST_SECONDS:g}")
+
+    def work(task: Task) -> None:
+        task.say(f"watching for {seconds:.0f} s")
+        samples = _observe(fleet, task, seconds, interval_s)
+        if samples:
+            tell(task.host, decide(samples, window_s=seconds), samples[-1])
+
+    return hosts_at_work.run("diagnose", hosts, work, say=say, roads=roads)
+
+
+def told(screen: Screen) -> Tell:
+    """Tells a diagnosis on `screen`; for programs with the newest sample's figures."""
+
+    def tell(host: Host, found: Diagnosis, sample: Sample) -> None:
+        gpus = len(sample.gpus)
+        lines = [f"{host.where}: {line}" for line in diagnosis_lines(found, gpus=gpus)]
+        screen.lines("diagnosis", {"where": host.where, **to_json(found), "gpus": gpus}, lines)
+
+    return tell
+
+
+def _observe(fleet: Fleet, task: Task, seconds: float, interval_s: float) -> list[Sample]:
+    stop, samples = threading.Event(), list[Sample]()
+    jobs = [job for job in fleet.jobs if job.host == task.host.name]
+    request = replace(plan_watch(task.host, jobs, once=False, interval_s=interval_s), with_lines=True)
+    for sample in follow_samples(task.transport, request, python=task.host.python, say=task.say, stop=stop):
+        samples.append(sample)
+        if sample.time - samples[0].time >= seconds:
+            stop.set()
+    return samples

@@ -1,0 +1,217 @@
+"""Samples as they come → the histories of the host's jobs, with events: runs, states, verdicts, gaps, comparisons."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from rackhand.compare import RunComparison, compare, steady_stretch
+from rackhand.contract.watch import Sample
+from rackhand.diagnose import WINDOW_S, diagnose
+from rackhand.errors import RackhandError
+from rackhand.inventory import Fleet, Host
+from rackhand.recording import Happening, Recording, Run, recording_file, recordings_dir
+from rackhand.render.verdicts import compared_line, verdict_line
+
+KEPT_S = 300.0
+LOOK_EVERY_S = 10.0
+COMPARE_AFTER_S = 60.0
+"""So much of a new run must be steady before it is compared with the one before."""
+PRUNE_EVERY_S = 3600.0
+GAP = 5
+"""So many intervals without a sample are a gap."""
+
+Say = Callable[[str, str], None]
+
+
+class Recorder:
+    """Puts samples of any host into its histories. What goes wrong there is said once and stops no table."""
+
+    def __init__(self, fleet: Fleet, environ: Mapping[str, str], *, say: Say, interval_s: float) -> None:
+        self._fleet, self._say, self._interval_s = fleet, say, interval_s
+        self._directory = recordings_dir(environ, fleet.path)
+        self._hosts: dict[str, list[_Track]] = {}
+        self._lock = threading.Lock()
+
+    def take(self, host: Host, sample: Sample) -> None:
+        with self._lock:
+            tracks = self._hosts.get(host.where)
+            if tracks is None:
+                tracks = self._hosts[host.where] = self._open(host)
+        for track in list(tracks):
+            if not self._is_taken(track, sample):
+                tracks.remove(track)
+
+    def _is_taken(self, track: _Track, sample: Sample) -> bool:
+        try:
+            track.take(sample)
+        except (RackhandError, OSError, sqlite3.Error) as error:
+            self._say(track.where, f"the history of {track.name} is no longer written: {error}")
+            return False
+        return True
+
+    def shown(self, show: Callable[[Host, Sample], None]) -> Callable[[Host, Sample], None]:
+        """`show`, and the history beside it."""
+
+        def both(host: Host, sample: Sample) -> None:
+            show(host, sample)
+            self.take(host, sample)
+
+        return both
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for tracks in self._hosts.values():
+            for track in tracks:
+                track.recording.close()
+
+    def _open(self, host: Host) -> list[_Track]:
+        tracks = []
+        for name in names_of(self._fleet, host):
+            try:
+                recording = Recording(recording_file(self._directory, name))
+                has_pen = recording.take_pen()
+            except (RackhandError, OSError, sqlite3.Error) as error:
+                self._say(host.where, f"no history is written: {error}")
+                continue
+            if has_pen:
+                tracks.append(_Track(host.where, name, recording, self._interval_s, self._say))
+            else:
+                recording.close()
+                self._say(host.where, f"the history of {name} is being written by another record or tail-metrics")
+        return tracks
+
+
+def names_of(fleet: Fleet, host: Host) -> list[str]:
+    """The histories of a host: those of its jobs; its own when it has none."""
+    return [job.name for job in fleet.jobs if job.host == host.name] or [f"host-{host.name}"]
+
+
+def open_recording(fleet: Fleet, environ: Mapping[str, str], name: str) -> Recording:
+    """For reading. RackhandError when there is none yet."""
+    path = recording_file(recordings_dir(environ, fleet.path), name)
+    if not path.exists():
+        hint = "./inv record or ./inv tail-metrics writes one"
+        raise RackhandError(f"no history of {name} yet", where=str(path), hint=hint)
+    return Recording(path)
+
+
+def run_key(sample: Sample, name: str) -> tuple[str, dict[str, Any], float | None, int | None] | None:
+    """What makes a run: flags and caps of the servers, the generator and what it sends; None while a server starts,
+    ends or can't be read, or no generator runs."""
+    if not sample.gpus or any(gpu.state in ("loading", "draining", "unknown") for gpu in sample.gpus):
+        return None
+    progress = next((job.progress for job in sample.jobs if job.name == name), None)
+    if progress is None or progress.get("status") != "running":
+        return None
+    flags = {str(gpu.gpu): {**gpu.flags, "cap": str(gpu.cap)} for gpu in sample.gpus if gpu.cap is not None}
+    if not flags:
+        return None
+    servers = progress.get("servers")
+    limits = [s.get("limit") for s in servers.values() if isinstance(s, dict)] if isinstance(servers, dict) else []
+    numbers = [limit for limit in limits if isinstance(limit, int)]
+    sent = sum(numbers) / len(numbers) if numbers else None
+    pid = progress.get("pid")
+    return repr((sorted(flags.items()), pid)), flags, sent, pid if isinstance(pid, int) else None
+
+
+@dataclass
+class _Track:
+    """One history of one host as it is written."""
+
+    where: str
+    name: str
+    recording: Recording
+    interval_s: float
+    say: Say
+    run: int | None = None
+    key: str = ""
+    states: dict[int, str] = field(default_factory=dict)
+    verdict: str = ""
+    looked_at: float = 0.0
+    pruned_at: float = 0.0
+    is_compared: bool = True
+    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=4096))
+
+    def take(self, sample: Sample) -> None:
+        last = self.samples[-1].time if self.samples else self.recording.newest()
+        if last is not None and sample.time <= last:
+            return
+        if last is not None and sample.time - last > GAP * max(self.interval_s, 1.0):
+            self._happened(sample, "gap", f"nothing seen for {sample.time - last:.0f} s", {"since": last})
+        self._follow_run(sample)
+        self.recording.put_sample(self.where, sample, self.run)
+        self.samples.append(sample)
+        while self.samples[0].time < sample.time - KEPT_S:
+            self.samples.popleft()
+        self._note_states(sample)
+        if sample.time - self.looked_at >= LOOK_EVERY_S:
+            self.looked_at = sample.time
+            self._look(sample)
+        if sample.time - self.pruned_at >= PRUNE_EVERY_S:
+            self.pruned_at = sample.time
+            self.recording.prune(sample.time)
+
+    def _follow_run(self, sample: Sample) -> None:
+        found = run_key(sample, self.name)
+        if found is None:
+            return
+        key, flags, sent, pid = found
+        if key == self.key:
+            return
+        known = self.recording.runs()[-1:] if not self.key else []
+        self.key = key
+        if known and known[0].flags == flags and known[0].generator == pid:
+            self.run = known[0].id
+            return
+        self.run = self.recording.put_run(self.where, sample.time, flags, sent, pid)
+        self.is_compared = False
+        self._happened(sample, "run", f"run {self.run} begins", {"run": self.run})
+
+    def _note_states(self, sample: Sample) -> None:
+        for gpu in sample.gpus:
+            before = self.states.get(gpu.gpu)
+            if before is not None and before != gpu.state:
+                self._happened(sample, "state", f"{before} -> {gpu.state}", {"trouble": gpu.trouble}, gpu.gpu)
+            self.states[gpu.gpu] = gpu.state
+
+    def _look(self, sample: Sample) -> None:
+        found = diagnose(tuple(self.samples), window_s=max(WINDOW_S, 6 * self.interval_s))
+        names = ", ".join(f"{v.name} {','.join(map(str, v.gpus))}" for v in found.now)
+        if names != self.verdict and found.now:
+            verdicts = [{"name": v.name, "gpus": list(v.gpus), "evidence": list(v.evidence)} for v in found.now]
+            text = verdict_line(found, gpus=len(sample.gpus)).removeprefix("verdict: ")
+            self._happened(sample, "verdict", text, {"verdicts": verdicts})
+        self.verdict = names
+        if not self.is_compared and self.run is not None:
+            self._compare(sample)
+
+    def _compare(self, sample: Sample) -> None:
+        runs = {run.id: run for run in self.recording.runs()}
+        before = max((number for number in runs if self.run is not None and number < self.run), default=None)
+        mine = None if self.run is None else runs.get(self.run)
+        if before is None or mine is None:
+            self.is_compared = True
+            return
+        steady = steady_stretch([s for s in self.samples if s.time >= mine.began])
+        if not steady or steady[-1].time - steady[0].time < COMPARE_AFTER_S:
+            return
+        self.is_compared = True
+        text = compared_line(self._against(runs[before], steady), runs[before], mine)
+        self._happened(sample, "comparison", text, {"runs": [before, mine.id]})
+        self.say(self.where, text)
+
+    def _against(self, before: Run, steady: Sequence[Sample]) -> RunComparison:
+        return compare(tuple(self.recording.samples(run=before.id)), steady)
+
+    def _happened(self, sample: Sample, kind: str, text: str, data: dict[str, Any], gpu: int | None = None) -> None:
+        self.recording.put_event(Happening(sample.time, self.where, gpu, kind, text, data))

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rackhand.contract.watch import GpuSample, HostSample, JobSample, Sample
+from rackhand.errors import RackhandError, UsageError
+from rackhand.inventory import Fleet, Host, Job, PlainSsh, Ssh
+from rackhand.recording import Happening, Recording, recording_file, recordings_dir
+from rackhand.workflows.history import history, parse_since, write_csv, write_jsonl
+from rackhand.workflows.record import Recorder
+
+GPU = GpuSample(
+    0, state="running", running=32, cap=37, queue=0, kv_usage=0.21, mamba_usage=0.61, tok_s=670.5,
+    tok_s_source="counter", power_w=520.0, throttle=("power_cap", "x"), graph=True, slots=185, still_s=0.5,
+    pid=7, flags={"mem-fraction-static": "0.88"},
+)  # fmt: skip
+HOST = Host("rtx", PlainSsh(Ssh("rtx")))
+FLEET = Fleet(Path("/i/mine.yaml"), (HOST,), (Job("expansion", "rtx", "/out", "/prompts"),))
+
+
+def sample(at: float, *, pid: int = 1, sent: int = 32, flags: str = "0.88", state: str = "running") -> Sample:
+    done = int(at * 2)
+    progress = {"status": "running", "completed": done, "total_output_tokens": 2000 * done, "eta_hours": 107.0}
+    progress |= {"pid": pid, "servers": {"http://127.0.0.1:30000": {"limit": sent, "in_flight": sent}}}
+    gpus = tuple(replace(GPU, gpu=n, flags={"mem-fraction-static": flags}, state=state) for n in range(2))
+    return Sample(at, int(at), gpus, (JobSample("expansion", "/out", progress),), host=HostSample(cpu_pct=12.5))
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Iterator[Recording]:
+    made = Recording(tmp_path / "deep" / "j.sqlite")
+    yield made
+    made.close()
+
+
+def test_a_sample_comes_back_as_it_was_and_a_repeat_is_not_kept(recording: Recording) -> None:
+    run = recording.put_run("rtx", 100.0, {"0": {"a": "1"}}, 32.0, 1)
+    assert recording.put_sample("rtx", sample(100.0), run)
+    assert not recording.put_sample("rtx", sample(100.0), run)
+    assert recording.put_sample("rtx", sample(102.0), None)
+    (first,) = recording.samples(run=run)
+    assert first.gpus[0] == replace(GPU, flags={}, lines=())
+    assert first.host.cpu_pct == 12.5
+    assert first.jobs[0].progress == {
+        "status": "running", "completed": 200, "total_output_tokens": 400_000, "eta_hours": 107.0, "pid": 1,
+    }  # fmt: skip
+    assert [s.time for s in recording.samples(since=101.0)] == [102.0]
+    (kept,) = recording.runs()
+    assert (kept.began, kept.ended, kept.samples, kept.flags, kept.sent) == (100.0, 100.0, 1, {"0": {"a": "1"}}, 32.0)
+
+
+def test_the_file_is_in_wal_mode_has_a_version_and_one_writer(recording: Recording) -> None:
+    with closing(sqlite3.connect(recording.path)) as file:
+        assert file.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert file.execute("PRAGMA user_version").fetchone() == (1,)
+    assert recording.take_pen()
+    other = Recording(recording.path)
+    assert not other.take_pen()
+    other.close()
+
+
+def test_a_newer_file_and_one_that_is_no_database_are_errors_of_one_line(tmp_path: Path) -> None:
+    newer, torn = tmp_path / "newer.sqlite", tmp_path / "torn.sqlite"
+    with closing(sqlite3.connect(newer)) as file:
+        file.execute("PRAGMA user_version = 9")
+    torn.write_bytes(b"no database at all, but long enough to look like one" * 50)
+    with pytest.raises(RackhandError, match="has format 9, this rackhand knows 1"):
+        Recording(newer)
+    with pytest.raises(RackhandError, match="can't be opened"):
+        Recording(torn)
+
+
+def test_old_samples_are_thinned_to_one_a_minute_and_very_old_ones_go(recording: Recording) -> None:
+    day = 86400.0
+    times = [0.0, 170 * day, 170 * day + 10, 170 * day + 70, 190 * day, 190 * day + 2]
+    for at in times:
+        recording.put_sample("rtx", sample(at), None)
+        recording.put_event(Happening(at, "rtx", None, "run", "x", {}))
+    recording.prune(190 * day + 2)
+    assert [s.time for s in recording.samples()] == [170 * day, 170 * day + 70, 190 * day, 190 * day + 2]
+    assert all(len(s.gpus) == 2 for s in recording.samples())
+    assert len(recording.events()) == 5
+
+
+def test_files_stand_in_the_state_home_one_folder_an_inventory(tmp_path: Path) -> None:
+    one = recordings_dir({"XDG_STATE_HOME": "/s", "HOME": "/h"}, tmp_path / "a/lab.yaml")
+    two = recordings_dir({"XDG_STATE_HOME": "/s", "HOME": "/h"}, tmp_path / "b/lab.yaml")
+    assert one.parent == Path("/s/rackhand")
+    assert one.name.startswith("lab-")
+    assert one != two
+    assert recordings_dir({"HOME": "/h"}, tmp_path / "a/lab.yaml").parent == Path("/h/.local/state/rackhand")
+    assert recording_file(one, "a/b c").name == "a_b_c.sqlite"
+
+
+def recorded(tmp_path: Path, samples: list[Sample], said: list[str]) -> dict[str, str]:
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    with Recorder(FLEET, environ, say=lambda _, text: said.append(text), interval_s=2) as recorder:
+        for one in samples:
+            recorder.take(HOST, one)
+    return environ
+
+
+def test_a_run_ends_when_flags_or_the_generator_change_and_a_gap_is_told(tmp_path: Path) -> None:
+    said: list[str] = []
+    run_a = [sample(1000.0 + 2 * n) for n in range(20)]
+    down = [sample(1040.0 + 2 * n, state="loading") for n in range(5)]
+    run_b = [sample(1050.0 + 2 * n, pid=2, sent=64, flags="0.90") for n in range(5)]
+    again = [sample(1160.0 + 2 * n, pid=2, sent=64, flags="0.90") for n in range(5)]
+    environ = recorded(tmp_path, [*run_a, *down, *run_b], said)
+    recorded(tmp_path, [*run_b, *again], said)
+    told = history(FLEET, environ, "expansion")
+    assert [(run.id, run.began, run.ended, run.sent) for run in told.runs] == [
+        (1, 1000.0, 1048.0, 32.0),
+        (2, 1050.0, 1168.0, 64.0),
+    ]
+    kinds = [event.kind for event in told.events]
+    assert kinds.count("run") == 2
+    assert kinds.count("gap") == 1
+    assert kinds.count("state") == 4
+    assert next(e.text for e in told.events if e.kind == "verdict").startswith("client-bound")
+    assert history(FLEET, environ, "expansion", since="1970-01-02").events == ()
+    assert said == []
+
+
+def test_a_second_writer_leaves_the_history_to_the_first(tmp_path: Path) -> None:
+    said: list[str] = []
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    with Recorder(FLEET, environ, say=lambda *_: None, interval_s=2) as first:
+        first.take(HOST, sample(1.0))
+        recorded(tmp_path, [sample(2.0), sample(3.0)], said)
+    assert said == ["the history of expansion is being written by another record or tail-metrics"]
+    assert history(FLEET, environ, "expansion").runs[0].samples == 1
+
+
+def test_a_place_that_can_not_be_written_is_said_once_and_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "rackhand").touch()
+    said: list[str] = []
+    recorded(tmp_path, [sample(1.0), sample(2.0)], said)
+    assert len(said) == 1
+    assert "no history is written" in said[0]
+
+
+def test_samples_are_exported_as_csv_and_json_lines(recording: Recording) -> None:
+    recording.put_sample("rtx", sample(100.0), None)
+    recording.put_event(Happening(101.0, "rtx", 0, "state", "running -> dead", {}))
+    table, lines = io.StringIO(), io.StringIO()
+    write_csv(table, recording)
+    write_jsonl(lines, recording)
+    rows = list(csv.DictReader(io.StringIO(table.getvalue())))
+    assert [(r["time"], r["gpu"], r["tok_s"], r["throttle"], r["job_completed"]) for r in rows] == [
+        ("100.0", "0", "670.5", "power_cap x", "200"),
+        ("100.0", "1", "670.5", "power_cap x", "200"),
+    ]
+    first, last = (json.loads(line) for line in lines.getvalue().splitlines())
+    assert (first["event"], first["gpus"][1]["running"]) == ("sample", 32)
+    assert (last["event"], last["text"]) == ("happening", "running -> dead")
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("12h", 43200), ("30m", 1800), ("2d", 172800), ("1.5h", 5400)])
+def test_an_age_counts_back_from_now(text: str, seconds: float) -> None:
+    assert parse_since(text, 1e9) == 1e9 - seconds
+
+
+def test_what_is_no_time_and_no_history_are_said_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is no time"):
+        parse_since("yesterday", 1e9)
+    with pytest.raises(RackhandError, match="no history of expansion yet"):
+        history(FLEET, {"XDG_STATE_HOME": str(tmp_path)}, "expansion")
