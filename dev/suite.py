@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 
+from dev.browser import install_browser
 from dev.programs import run_to_end
 from lab.packages import install_packages
 
@@ -15,6 +16,8 @@ INTERRUPTED, WRONG_USAGE, NO_TESTS = 2, 4, 5
 def run_suite(*, slow: bool, only: str, args: str) -> int:
     """Returns 0, 1 when a test failed or none ran, 2 for wrong usage, 130 after Ctrl-C."""
     install_packages()
+    if slow:
+        install_browser()
     argv = [sys.executable, "-m", "pytest"]
     argv += [] if slow else ["-m", "not slow"]
     argv += ["-k", only] if only else []

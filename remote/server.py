@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from rackhand.contract.job import Wish
+from rackhand.contract.job import Wish, length_class
 from remote.breaker import Breaker
 from remote.endpoint import Load
 from remote.prompt_queue import Item
@@ -62,6 +62,7 @@ class Server:
     latency_s: float = 0.0
     s_per_token: float = 0.0
     finish_reasons: Counter[str] = field(default_factory=Counter)
+    output_lengths: Counter[int] = field(default_factory=Counter)
     last_error: str | None = None
     last_kind: str = ""
     silent_since: float = 0.0
@@ -145,6 +146,7 @@ class Server:
         if output_tokens > 0:
             self.s_per_token = _blend(self.s_per_token, latency_s / output_tokens)
         self.finish_reasons[finish or "none"] += 1
+        self.output_lengths[length_class(output_tokens)] += 1
         if self._ramp < self.limit:
             self._ramp += 1.0
 

@@ -130,6 +130,7 @@ class Tally:
             avg_latency_s=round(server.latency_sum_s / server.completed, 3) if server.completed else 0.0,
             tokens_per_s=round((server.output_tokens - tokens) / (now - at), 1) if now > at else 0.0,
             finish_reasons=dict(server.finish_reasons),
+            output_lengths={str(longest): count for longest, count in sorted(server.output_lengths.items())},
             last_error=server.last_error,
         )
 

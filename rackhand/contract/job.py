@@ -66,6 +66,7 @@ class ServerProgress:
 
     `limit` is how many requests it may hold, `capacity` its effective max running requests, `running` and `queue`
     what it said last; None where it didn't say. `tokens_per_s` is output tokens over the last 5 minutes.
+    `output_lengths` counts completions by length_class, as text.
     """
 
     state: str
@@ -82,6 +83,7 @@ class ServerProgress:
     avg_latency_s: float = 0.0
     tokens_per_s: float = 0.0
     finish_reasons: dict[str, int] = field(default_factory=dict)
+    output_lengths: dict[str, int] = field(default_factory=dict)
     last_error: str | None = None
 
 
@@ -159,6 +161,11 @@ class JobState:
     job: JobFile | None = None
     progress: Progress | None = None
     problem: str = ""
+
+
+def length_class(tokens: int) -> int:
+    """The most tokens of a completion's class: 0, or the next power of two; so 5 to 8 tokens are class 8."""
+    return 1 << (tokens - 1).bit_length() if tokens > 0 else 0
 
 
 def root_url(url: str) -> str:

@@ -1,0 +1,95 @@
+"""Samples → what happened: servers that went and came, generators that started and ended, trouble lines. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rackhand.contract.watch import GpuSample, Sample
+from rackhand.page.run import Mark
+from rackhand.page.series import LIVE
+
+TOGETHER_S = 60.0
+"""Marks of one kind and word, not further apart from the one before, are told as one."""
+GONE = ("stopped", "dead", "loading")
+ENDED = ("done", "stopped", "failed", "paused")
+
+Change = tuple[float, str, str, int]
+"""Time, kind, words, GPU; -1: the whole host."""
+
+
+def marks_of(samples: Sequence[Sample]) -> list[Mark]:
+    """In order of time. A server that ended and came back is two marks: `servers stopped`, `servers up`."""
+    changes = sorted([*_server_changes(samples), *_job_changes(samples)], key=lambda change: change[0])
+    groups: list[list[Change]] = []
+    for change in changes:
+        last = next((group for group in reversed(groups) if group[-1][1:3] == change[1:3]), None)
+        if last is not None and change[3] >= 0 and change[0] - last[-1][0] <= TOGETHER_S:
+            last.append(change)
+        else:
+            groups.append([change])
+    return [Mark(group[0][0], group[0][1], _told(group)) for group in groups]
+
+
+def _told(group: Sequence[Change]) -> str:
+    gpus = sorted({gpu for *_, gpu in group if gpu >= 0})
+    return f"{group[0][2]}: GPU {gpu_ranges(gpus)}" if gpus else group[0][2]
+
+
+def gpu_ranges(gpus: Sequence[int]) -> str:
+    """`0-3,6`."""
+    parts: list[list[int]] = []
+    for gpu in gpus:
+        if parts and gpu == parts[-1][-1] + 1:
+            parts[-1].append(gpu)
+        else:
+            parts.append([gpu])
+    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+
+
+def _server_changes(samples: Sequence[Sample]) -> Iterator[Change]:
+    was_live: dict[int, GpuSample] = {}
+    gone: set[int] = set()
+    trouble: dict[int, str] = {}
+    for sample in samples:
+        for gpu in sample.gpus:
+            if gpu.trouble and gpu.trouble != trouble.get(gpu.gpu, ""):
+                yield sample.time, "trouble", gpu.trouble, gpu.gpu
+            trouble[gpu.gpu] = gpu.trouble
+            before = was_live.get(gpu.gpu)
+            if gpu.state in LIVE:
+                if gpu.gpu in gone and gpu.state == "running":
+                    gone.discard(gpu.gpu)
+                    yield sample.time, "restart", _came(before, gpu), gpu.gpu
+                if gpu.gpu not in gone:
+                    was_live[gpu.gpu] = gpu
+            elif gpu.state in GONE and gpu.gpu not in gone:
+                gone.add(gpu.gpu)
+                if before is not None:
+                    died = gpu.state == "dead"
+                    yield sample.time, "trouble" if died else "restart", "died" if died else "stopped", gpu.gpu
+
+
+def _came(before: GpuSample | None, now: GpuSample) -> str:
+    if before is None or before.cap is None or now.cap is None or before.cap == now.cap:
+        return "up" if now.cap is None else f"up, cap {now.cap}"
+    return f"up, cap {before.cap} → {now.cap}"
+
+
+def _job_changes(samples: Sequence[Sample]) -> Iterator[Change]:
+    seen: dict[str, dict[str, Any]] = {}
+    for number, sample in enumerate(samples):
+        for job in sample.jobs:
+            now, before = job.progress, seen.get(job.name, {})
+            if now is None:
+                continue
+            seen[job.name] = now
+            pid, status = now.get("pid"), now.get("status")
+            if number == 0:
+                continue
+            if pid != before.get("pid") and status not in ENDED:
+                yield sample.time, "job", f"{job.name}: generator started", -1
+            elif status != before.get("status") and status in ENDED:
+                message = now.get("message") or ""
+                kind = "job" if status in ("done", "stopped") else "trouble"
+                yield sample.time, kind, f"{job.name}: {status}" + (f" ({message})" if message else ""), -1
