@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from demo.figures import Phase
-from demo.steady import WINDOW_S, has_settled
+from demo.settled import WINDOW_S, has_settled
 from rackhand.arguments import FlagValue
 from rackhand.contract.watch import Sample
 from rackhand.errors import RackhandError, RemoteError

@@ -15,8 +15,7 @@ from rackhand.contract.files import MANIFEST, Manifest, ManifestEntry
 from rackhand.errors import PreconditionError
 from rackhand.facts import GpuFacts
 from rackhand.inventory import FileSpec, Host
-from rackhand.scripts import serve_scripts
-from rackhand.serving import interpreter
+from rackhand.scripts import interpreter, serve_scripts
 from rackhand.template import render_file, render_script
 
 

@@ -1,17 +1,19 @@
-"""Transport to Facts: one call of the verb `observe`."""
+"""Transport to Facts by the verb `observe`, and to the flags of an engine by `probe`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rackhand import agent
 from rackhand.command import Argv
 from rackhand.contract import from_json, to_json
 from rackhand.contract.files import FASTER, MODULES, ObserveReply, ObserveRequest, Upload
+from rackhand.contract.servers import FlagFacts, ProbeRequest
 from rackhand.errors import TransportError
 from rackhand.facts import GPU_QUERY, Facts, parse_facts
 from rackhand.inventory import Host
+from rackhand.scripts import interpreter
 from rackhand.transport import Transport
 
 DEADLINE_S = 120.0
@@ -52,3 +54,11 @@ def observe(
         return parse_facts(host.where, from_json(ObserveReply, answer))
     except ValueError as error:
         raise TransportError("an answer of another shape", where=host.where, detail=str(error)) from error
+
+
+def observe_flags(transport: Transport, host: Host, pythons: Sequence[str]) -> dict[str, FlagFacts]:
+    """The flags that the engine of each interpreter knows, by interpreter."""
+    request = ProbeRequest(host.home, pythons=tuple(pythons), env_script=f"{host.home}/env.sh")
+    events = agent.call(transport, "probe", to_json(request), python=interpreter(host), deadline_s=600.0)
+    found = [from_json(FlagFacts, event) for event in events if event.get("event") == "flags"]
+    return {facts.python: facts for facts in found}

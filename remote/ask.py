@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from rackhand.contract.servers import API_KEY
 from remote.redact import read_values
 
 LARGEST_ANSWER = 4 << 20
@@ -27,7 +28,7 @@ class Answer:
 
 def read_api_key(secrets: Path) -> str | None:
     """RACKHAND_API_KEY of secrets.env."""
-    value = read_values(secrets).get("RACKHAND_API_KEY")
+    value = read_values(secrets).get(API_KEY)
     return value.decode() if value else None
 
 

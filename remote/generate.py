@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from rackhand.contract.job import DONE_FILE, JOB_FILE, Status, plan_refusals
+from rackhand.contract.servers import API_KEY
 from remote.committer import Committer
 from remote.control_file import ControlFile
 from remote.feeder import Feeder
@@ -31,9 +32,6 @@ from remote.recovery import open_ledger
 from remote.run_loop import RunLoop, put_progress
 from remote.server import Server
 from remote.tally import Tally
-
-API_KEY = "RACKHAND_API_KEY"
-"""The environment variable that holds the servers' API key; it stands in no argv and no log."""
 
 _LAST_WRITE_S = 5.0
 """After a signal and its drain, for a disk that still takes nothing."""

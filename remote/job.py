@@ -19,13 +19,13 @@ from rackhand.engines import engine
 from remote import processes
 from remote.ask import read_api_key
 from remote.cli import Emit, VerbError
-from remote.control import Wishes
 from remote.job_file import RefusedError, observe_prompts_digest, observe_state
 from remote.journal import read_json
 from remote.order import put_script
 from remote.probe import observe_server
 from remote.secret_files import put_secrets
 from remote.servers import exclusive
+from remote.wishes import Wishes
 
 POLL_S = 0.2
 HEARTBEAT_S = 5.0

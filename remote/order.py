@@ -26,10 +26,10 @@ from rackhand.contract.servers import (
 )
 from rackhand.engines import Engine
 from remote import processes
-from remote.control import Wishes
 from remote.gpu_memory import Baselines, Sampler, is_back, name_holders
 from remote.readiness import Readiness
 from remote.state import find_strays
+from remote.wishes import Wishes
 
 POLL_S = 0.2
 CHILD_GRACE_S = 5.0

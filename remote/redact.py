@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from rackhand.contract.servers import SECRETS_FILE
+
 BLANK = b"<secret>"
 LONGEST_LINE = 1 << 20
 """Bytes without a line end after which a piece is passed on anyway."""
@@ -16,7 +18,7 @@ _KEYS = re.compile(rb"((?:admin_)?api_key['\"]?\s*[=:]\s*)(?:'[^'\n]*'|\"[^\"\n]
 def read_values(directory: Path) -> dict[str, bytes]:
     """secrets.env (KEY='value' lines) as names and values; empty when the file is missing."""
     try:
-        lines = (directory / "secrets.env").read_bytes().splitlines()
+        lines = (directory / SECRETS_FILE).read_bytes().splitlines()
     except OSError:
         return {}
     pairs = (line.partition(b"=") for line in lines if b"=" in line)

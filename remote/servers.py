@@ -21,11 +21,11 @@ from rackhand.contract.servers import Heartbeat, ServerResult, ServersRequest, S
 from rackhand.engines import engine
 from remote.ask import read_api_key
 from remote.cli import VerbError
-from remote.control import Wishes
 from remote.gpu_memory import Baselines
 from remote.journal import append_event
 from remote.order import Shop, Turn
 from remote.secret_files import put_secrets
+from remote.wishes import Wishes
 
 HEARTBEAT_S = 5.0
 CANCEL_GRACE_S = 3.0

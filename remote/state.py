@@ -23,6 +23,7 @@ from remote.ask import ask, read_api_key
 from remote.gpu_memory import Baselines, observe_gpus
 from remote.job_file import observe_state
 from remote.journal import read_json
+from remote.wishes import read_wishes
 
 LOAD_TIMEOUT_S = 3.0
 
@@ -65,11 +66,6 @@ def read_record(path: Path) -> ServerRecord | None:
         return from_json(ServerRecord, read_json(path))
     except ValueError:
         return None
-
-
-def read_wishes(home: Path) -> dict[str, str]:
-    servers = read_json(home / "control.json").get("servers")
-    return {str(k): str(v) for k, v in servers.items()} if isinstance(servers, dict) else {}
 
 
 def living_of(record: ServerRecord) -> tuple[Process, ...]:

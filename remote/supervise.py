@@ -26,7 +26,8 @@ from rackhand.contract.servers import ACTIVE, ServerRecord, secrets_dir
 from remote import processes
 from remote.journal import append_event, replace_json
 from remote.redact import Redactor, read_secrets
-from remote.state import read_record, read_wishes
+from remote.state import read_record
+from remote.wishes import read_wishes
 
 HANGUP_GRACE_S = 60.0
 CHILDREN_POLL_S = 1.0

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rackhand.contract import from_json, to_json
-from rackhand.contract.servers import secrets_dir
+from rackhand.contract.servers import API_KEY, secrets_dir
 from rackhand.contract.watch import Sample, WatchedServer, WatcherSample, WatchRequest
 from remote.redact import read_values
 from remote.watching.host import HostWatch
@@ -50,7 +50,7 @@ class Watcher:
     """All sources of one container."""
 
     def __init__(self, request: WatchRequest, stop: threading.Event, *, nvidia_smi: str = "nvidia-smi") -> None:
-        home, key = Path(request.home), read_values(Path(secrets_dir(request.home))).get("RACKHAND_API_KEY")
+        home, key = Path(request.home), read_values(Path(secrets_dir(request.home))).get(API_KEY)
         self._request = request
         self._control = home / "control.json"
         self._host = HostWatch((str(home.parent), *(job.output for job in request.jobs)))

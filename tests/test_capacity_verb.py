@@ -14,9 +14,9 @@ from rackhand.contract.files import CommandState, Environment, Interpreter, Plat
 from rackhand.contract.servers import OwnServer, ServerRecord, ServersState
 from rackhand.errors import UsageError
 from rackhand.facts import Facts, GpuFacts
-from rackhand.foresee import DEFAULT_LENGTHS, lengths_of, seen_gpu
 from rackhand.inventory import Fleet, Host, PlainSsh, ServerSpec, Ssh
-from rackhand.models import model_files_argv, parse_model_files, shape_of
+from rackhand.launch import DEFAULT_LENGTHS, lengths_of, seen_gpu
+from rackhand.model_files import model_files_argv, parse_model_files, shape_of
 from rackhand.render.capacity import show
 from rackhand.report import Report
 from rackhand.workflows.capacity import forecast_file, forecast_fleet, parse_question

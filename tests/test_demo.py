@@ -11,7 +11,7 @@ import pytest
 from demo.figures import PHASES, Measured, compare
 from demo.ledger import check_ledger
 from demo.prompts import rows, write_prompts
-from demo.steady import has_settled
+from demo.settled import has_settled
 from rackhand.contract.watch import GpuSample, Sample
 
 

@@ -25,7 +25,8 @@ from rackhand.facts import Facts, GpuFacts
 from rackhand.inventory import Host, Job, PlainSsh, SecretRef, ServerSpec, Ssh, servers_of
 from rackhand.plan.job import choose_output, job_outputs, parse_concurrency, plan_resume, plan_stop, render_progress
 from rackhand.plan.servers import ServeGpus, plan_restart, plan_stop_servers
-from rackhand.serving import render_secrets, secret_refs, server_argv
+from rackhand.scripts import server_argv
+from rackhand.secret_files import render_secrets, secret_refs
 from rackhand.status import gpu_statuses, job_word
 from rackhand.tmux import Pane
 

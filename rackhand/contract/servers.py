@@ -15,6 +15,11 @@ ACTIVE, DRAINING, STOPPED = "active", "draining", "stopped"
 MEMORY_TOLERANCE_MIB = 512
 """How far above its idle baseline a GPU's memory may stand and still count as given back."""
 
+API_KEY = "RACKHAND_API_KEY"
+"""The variable that holds the servers' API key, in SECRETS_FILE and in the generator's environment."""
+SECRETS_FILE = "secrets.env"
+"""In `secrets_dir`: NAME='value' lines."""
+
 
 def secrets_dir(home: str) -> str:
     """The tmpfs directory (0700) of the secrets that belong to `home`; files in it are 0600."""

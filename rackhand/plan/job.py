@@ -17,7 +17,7 @@ from rackhand.contract.servers import argv_digest
 from rackhand.errors import PreconditionError, UsageError
 from rackhand.facts import Facts
 from rackhand.inventory import Host, Job, Server
-from rackhand.serving import generate_values, interpreter
+from rackhand.scripts import generate_values, interpreter
 from rackhand.template import render_script
 
 NEW_OUTPUTS = 20

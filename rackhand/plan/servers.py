@@ -23,7 +23,7 @@ from rackhand.engines import engine
 from rackhand.errors import PreconditionError, UsageError
 from rackhand.facts import Facts
 from rackhand.inventory import Host, Server
-from rackhand.serving import log_file, script_file, serve_values, server_argv
+from rackhand.scripts import log_file, script_file, serve_values, server_argv
 from rackhand.template import render_script
 
 

@@ -19,9 +19,9 @@ from rackhand.capacity.read import FlagValue
 from rackhand.capacity.shapes import Gpu, ModelShape
 from rackhand.errors import PreconditionError, UsageError, nearest
 from rackhand.facts import Facts
-from rackhand.foresee import DEFAULT_LENGTHS, launch_of, lengths_of, plain_flags, seen_gpu
 from rackhand.inventory import Fleet, Host, ServerSpec, expand, servers_of
-from rackhand.models import ModelFiles, model_files_argv, parse_model_files, shape_of
+from rackhand.launch import DEFAULT_LENGTHS, launch_of, lengths_of, plain_flags, seen_gpu
+from rackhand.model_files import ModelFiles, model_files_argv, parse_model_files, shape_of
 from rackhand.observe import observe
 from rackhand.report import Report
 from rackhand.workflows import fleet as hosts_at_work

@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rackhand.apply import Place, apply
+from rackhand.apply.files import digest
 from rackhand.bundle import own_paths, render_bundle
 from rackhand.contract.files import Upload
-from rackhand.deliver import digest
 from rackhand.errors import NotRunningError, PreconditionError, RemoteError
 from rackhand.facts import Facts
 from rackhand.inventory import Fleet, Host, Job, ProxmoxLxc
 from rackhand.observe import observe
 from rackhand.plan.deploy import LocalUpload, SendFiles, StartContainer, diff_of, needs_upload, plan_deploy
 from rackhand.report import Report
+from rackhand.secret_files import secret_refs
 from rackhand.secrets import Secret, mask, resolve
-from rackhand.serving import secret_refs
 from rackhand.transport import Transport
 from rackhand.workflows import fleet as hosts_at_work
 from rackhand.workflows.fleet import Roads, Say, Task

@@ -10,7 +10,7 @@ from rackhand.errors import UsageError
 from rackhand.follow import follow_samples
 from rackhand.inventory import Fleet, Host, Job, expand
 from rackhand.report import Report
-from rackhand.serving import log_file
+from rackhand.scripts import log_file
 from rackhand.workflows import fleet as hosts_at_work
 from rackhand.workflows.fleet import Roads, Say, Task
 

@@ -8,25 +8,25 @@ from dataclasses import dataclass, field, replace
 
 from rackhand import tmux
 from rackhand.apply import Place, apply
+from rackhand.apply.servers import Serving
 from rackhand.arguments import NO_VALUES, FlagValue
 from rackhand.bundle import own_paths, render_bundle
 from rackhand.errors import PreconditionError, TransportError
 from rackhand.facts import Facts
 from rackhand.inventory import Fleet, Host, Job, Server, servers_of
-from rackhand.observe import observe
+from rackhand.observe import observe, observe_flags
 from rackhand.plan.deploy import plan_deploy
 from rackhand.plan.job import parse_jobs, render_progress
 from rackhand.plan.servers import ServeGpus, plan_restart, render_stray, strays_in_the_way
 from rackhand.report import Report
+from rackhand.secret_files import render_secrets, secret_refs
 from rackhand.secrets import resolve
-from rackhand.serve import Serving, observe_flags
-from rackhand.serving import render_secrets, secret_refs
 from rackhand.status import gpu_statuses, job_word, stray_lines
 from rackhand.transport import Transport
 from rackhand.workflows import fleet as hosts_at_work
 from rackhand.workflows.deploy import Choice, read_sources
 from rackhand.workflows.fleet import Roads, Say, Task
-from rackhand.workflows.foresight import compare_started
+from rackhand.workflows.prediction import compare_started
 
 
 @dataclass(frozen=True, slots=True)

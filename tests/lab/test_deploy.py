@@ -22,7 +22,8 @@ import pytest
 from lab import host as lab_host
 from lab import sshd, trouble
 from lab.place import NO_ACL_TOKEN_ID, NODE, TOKEN_ID, LabOptions, Place
-from rackhand import deliver, observe
+from rackhand import observe
+from rackhand.apply import files as apply_files
 from rackhand.inventory import Api, Env, FileSpec, Fleet, Host, PlainSsh, ProxmoxLxc, SecretRef, ServerSpec, Ssh
 from rackhand.report import Report
 from rackhand.transport import ssh as ssh_module
@@ -106,17 +107,17 @@ def change(host: Host, text: str) -> Host:
 
 def during_the_stream(monkeypatch: pytest.MonkeyPatch, place: Place, act: Callable[[], None]) -> None:
     """`act` runs once, when `receive` holds its lock in the container and a part of the files has been sent."""
-    whole = deliver._body
+    whole = apply_files._body
 
     def body(sources: Any) -> Iterator[bytes]:
         pieces = whole(sources)
         yield next(pieces)
-        monkeypatch.setattr(deliver, "_body", whole)
+        monkeypatch.setattr(apply_files, "_body", whole)
         await_true(lambda: is_locked(place.workspace(200) / "rackhand/.deploy.lock"))
         act()
         yield from pieces
 
-    monkeypatch.setattr(deliver, "_body", body)
+    monkeypatch.setattr(apply_files, "_body", body)
 
 
 def is_locked(file: Path) -> bool:

@@ -20,9 +20,10 @@ from typing import Any
 from lab.gpu import state as gpu_state
 from rackhand import payload
 from rackhand.contract import to_json
-from rackhand.contract.servers import ServersState, secrets_dir
+from rackhand.contract.servers import API_KEY, ServersState, secrets_dir
 from rackhand.inventory import Env, Host, PlainSsh, SecretRef, Server, ServerSpec, Ssh
-from rackhand.serving import API_KEY, render_secrets, script_file, serve_values, server_argv
+from rackhand.scripts import script_file, serve_values, server_argv
+from rackhand.secret_files import render_secrets
 from rackhand.template import render_script
 from remote import processes
 from remote.state import observe_servers

@@ -1,12 +1,11 @@
-"""control.json: which servers the generator may use. Written whole, read by generator and supervisors."""
+"""control.json as it is written: which servers the generator may use. `control_file` is how the generator reads it."""
 
 from __future__ import annotations
 
 import threading
 from pathlib import Path
 
-from remote.journal import replace_json
-from remote.state import read_wishes
+from remote.journal import read_json, replace_json
 
 
 class Wishes:
@@ -23,3 +22,8 @@ class Wishes:
             known = read_wishes(self._home)
             if any(known.get(url) != wish for url, wish in wishes.items()):
                 replace_json(self._home / "control.json", {"servers": {**known, **wishes}})
+
+
+def read_wishes(home: Path) -> dict[str, str]:
+    servers = read_json(home / "control.json").get("servers")
+    return {str(k): str(v) for k, v in servers.items()} if isinstance(servers, dict) else {}

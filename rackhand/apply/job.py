@@ -11,7 +11,7 @@ from rackhand.errors import RemoteError, TransportError
 from rackhand.inventory import Host
 from rackhand.plan.job import StartJob, StopJob, render_progress
 from rackhand.report import Outcome
-from rackhand.serving import interpreter
+from rackhand.scripts import interpreter
 from rackhand.transport import Transport
 
 SLACK_S = 60.0

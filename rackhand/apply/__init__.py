@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rackhand.deliver import send
+from rackhand.apply.container import start_container
+from rackhand.apply.files import send
+from rackhand.apply.job import start_job, stop_job
+from rackhand.apply.servers import serve_gpus
 from rackhand.inventory import Host
 from rackhand.plan import Action
 from rackhand.plan.deploy import SendFiles, StartContainer
 from rackhand.plan.job import StartJob, StopJob
 from rackhand.plan.servers import ServeGpus
-from rackhand.power import start_container
 from rackhand.report import Outcome
-from rackhand.run_job import start_job, stop_job
-from rackhand.serve import serve_gpus
 from rackhand.transport import Transport
 
 

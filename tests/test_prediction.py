@@ -14,7 +14,7 @@ from rackhand.facts import Facts, GpuFacts
 from rackhand.history import history_path, read_compared
 from rackhand.inventory import Host, servers_of
 from rackhand.workflows.fleet import Task
-from rackhand.workflows.foresight import compare_started
+from rackhand.workflows.prediction import compare_started
 from tests.test_capacity_verb import GPU, facts, host
 
 

@@ -1,4 +1,4 @@
-"""The verbs `servers` and `probe` over a road: orders in, events out as they come."""
+"""The verb `servers` over a road: orders in, events out as they come."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 from rackhand import agent
 from rackhand.contract import from_json, to_json
 from rackhand.contract.servers import (
-    FlagFacts,
-    Probe,
-    ProbeRequest,
     ServerOrder,
     ServerResult,
     ServersRequest,
@@ -20,7 +17,7 @@ from rackhand.errors import TransportError
 from rackhand.inventory import Host
 from rackhand.plan.servers import ServeGpus
 from rackhand.report import Outcome
-from rackhand.serving import interpreter
+from rackhand.scripts import interpreter
 from rackhand.transport import Transport
 
 SILENCE_S = 60.0
@@ -81,21 +78,6 @@ def start_servers(
     if missing:
         raise TransportError(f"no result for GPU {', '.join(missing)}", where=host.where)
     return results
-
-
-def observe_flags(transport: Transport, host: Host, pythons: Sequence[str]) -> dict[str, FlagFacts]:
-    """The flags that the engine of each interpreter knows, by interpreter."""
-    request = ProbeRequest(host.home, pythons=tuple(pythons), env_script=f"{host.home}/env.sh")
-    events = agent.call(transport, "probe", to_json(request), python=interpreter(host), deadline_s=600.0)
-    found = [from_json(FlagFacts, event) for event in events if event.get("event") == "flags"]
-    return {facts.python: facts for facts in found}
-
-
-def observe_health(transport: Transport, host: Host, urls: Sequence[str], *, timeout_s: float = 60.0) -> list[Probe]:
-    """One real generation from each server, asked now."""
-    request = ProbeRequest(host.home, urls=tuple(urls), timeout_s=timeout_s)
-    events = agent.call(transport, "probe", to_json(request), python=interpreter(host), deadline_s=timeout_s + SLACK_S)
-    return [from_json(Probe, event) for event in events if event.get("event") == "probe"]
 
 
 def _outcomes(order: ServerOrder, result: ServerResult, before: int | None) -> list[Outcome]:
