@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from rackhand.contract.job import Status, Wish
 from remote.committer import Committer
@@ -163,7 +164,9 @@ class Feeder:
                 return
             item.sent += 1
             flight = Flight(item, server.note_sent(now, self.judge.completed), now)
-            server.flights[asyncio.create_task(self._ask(server, flight))] = flight
+            task = asyncio.create_task(self._ask(server, flight))
+            server.flights[task] = flight
+            task.add_done_callback(partial(self._note_unsent, server))
 
     def _refill(self) -> None:
         if self._ended or self._reading is not None:
@@ -227,6 +230,12 @@ class Feeder:
         server.breaker.note_gone(probe=flight.probe)
         if flight.taken_back and not flight.answered:
             self.queue.give_back(flight.item, server.url)
+
+    def _note_unsent(self, server: Server, task: asyncio.Task[None]) -> None:
+        """A task that is cancelled before its first step never comes to its own `_land`."""
+        flight = server.flights.pop(task, None)
+        if flight is not None:
+            self._note_gone(server, flight)
 
     def _land(self, server: Server) -> None:
         task = asyncio.current_task()

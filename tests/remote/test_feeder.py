@@ -113,3 +113,20 @@ def test_refusals_before_any_completion_are_recorded_only_when_the_run_ends_by_i
     client = ScriptedClient(lambda server, text: TroubleError("prompt", "HTTP 400: too long"))
     tally, ledger = _run(tmp_path, client, 5, "a")
     assert (tally.permanent, list(ledger.failed)) == (5, [0, 1, 2, 3, 4])
+
+
+def test_a_server_stopped_in_the_moment_of_sending_gives_back_what_never_went_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pump = Feeder._pump
+
+    def pump_then_stop(feeder: Feeder, server: Server) -> None:
+        pump(feeder, server)
+        if server.url == "b" and server.flights:
+            feeder.set_wish(server, "stopped")
+
+    monkeypatch.setattr(Feeder, "_pump", pump_then_stop)
+    client = ScriptedClient(lambda server, text: GOOD)
+    tally, _ = _run(tmp_path, client, 40, "a", "b")
+    assert tally.completed == 40
+    assert {server for server, _ in client.asked} == {"a"}
