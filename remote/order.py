@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -25,7 +23,7 @@ from rackhand.contract.servers import (
     Step,
 )
 from rackhand.engines import Engine
-from remote import processes
+from remote import ports, processes
 from remote.gpu_memory import Baselines, Sampler, is_back, name_holders
 from remote.readiness import Readiness
 from remote.state import find_strays
@@ -36,11 +34,13 @@ CHILD_GRACE_S = 5.0
 
 
 class OrderError(Exception):
-    """Why one GPU's order ended early; `running` says that its server still runs."""
+    """Why one GPU's order ended early; `running` says that its server still runs, `loading` that it still loads."""
 
-    def __init__(self, cause: str, lines: tuple[str, ...] = (), *, running: bool = False) -> None:
+    def __init__(
+        self, cause: str, lines: tuple[str, ...] = (), *, running: bool = False, loading: bool = False
+    ) -> None:
         super().__init__(cause)
-        self.cause, self.lines, self.running = cause, lines, running
+        self.cause, self.lines, self.running, self.loading = cause, lines, running or loading, loading
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Turn:
         try:
             return self._run()
         except OrderError as failed:
-            self._give_up(running=failed.running)
+            self._give_up(running=failed.running, loading=failed.loading)
             return self._result(ok=False, cause=failed.cause, lines=failed.lines, running=failed.running)
         except OSError as error:
             self._give_up(running=True)
@@ -78,11 +78,12 @@ class Turn:
             self._give_up(running=True)
             return self._result(ok=False, cause=str(error))
 
-    def _give_up(self, *, running: bool) -> None:
-        """A server that is gone is not wanted any more: what ended while it was wanted would count as a crash."""
-        if not running and not self._shop.cancelled.is_set():
+    def _give_up(self, *, running: bool, loading: bool = False) -> None:
+        """A server that is gone is not wanted any more: what ended while it was wanted would count as a crash. One
+        that nobody waits for any longer is wanted: a generator takes it once it answers."""
+        if loading or (not running and not self._shop.cancelled.is_set()):
             with contextlib.suppress(OSError):
-                self._shop.wishes.put(self._order.url, STOPPED)
+                self._shop.wishes.put(self._order.url, ACTIVE if loading else STOPPED)
 
     def _run(self) -> ServerResult:
         order = self._order
@@ -153,9 +154,9 @@ class Turn:
             self._shop.baselines.learn(order.uuid, used)
 
     def _start(self, start: Start) -> ServerResult:
-        for port in (start.port, start.nccl_port):
-            if port is not None and not is_port_free(port):
-                raise OrderError(f"port {port} is taken by another process; set servers.port or end that process")
+        for key, port in (("port", start.port), ("nccl_port", start.nccl_port)):
+            if port is not None:
+                self._await_port(key, port)
         if start.script is not None:
             put_script(Path(start.script_path), start.script)
         self._say("starting")
@@ -166,6 +167,18 @@ class Turn:
             raise OrderError(f"tmux: {(done.stderr or done.stdout).strip() or 'no pane'}")
         ready.pane = processes.identify(int(done.stdout.strip()))
         return self._await_ready(ready, start)
+
+    def _await_port(self, key: str, port: int) -> None:
+        if self._await(lambda: ports.is_free(port), ports.LISTENER_GRACE_S):
+            return
+        if holder := ports.listening(port):
+            raise OrderError(f"port {port} is taken: {holder} listens on it; end it, or set servers.{key}")
+        self._say("port", f"{port} is the local port of a connection; waiting until it ends")
+        if not self._await(lambda: ports.is_free(port), ports.CONNECTION_GRACE_S):
+            raise OrderError(
+                f"port {port} is the local port of a connection that stays (ss -tanp shows it); set servers.{key} "
+                "to one outside net.ipv4.ip_local_port_range, or end that process"
+            )
 
     def _await_ready(self, ready: Readiness, start: Start) -> ServerResult:
         deadline = time.monotonic() + start.ready_timeout_s
@@ -181,9 +194,9 @@ class Turn:
             if load is not None:
                 self._shop.wishes.put(self._order.url, ACTIVE)
                 return self._result(ok=True, step="ready", capacity_of=load)
-            self._sleep(POLL_S, running=True)
+            self._sleep(POLL_S, loading=True)
         what = f"not ready after {start.ready_timeout_s:.0f} s ({ready.stage or 'no line in its log'}); it goes on"
-        raise OrderError(what, ready.last_lines(), running=True)
+        raise OrderError(what, ready.last_lines(), loading=True)
 
     def _await(self, true: Callable[[], bool], timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
@@ -193,9 +206,9 @@ class Turn:
             self._sleep(POLL_S)
         return True
 
-    def _sleep(self, seconds: float, *, running: bool = False) -> None:
+    def _sleep(self, seconds: float, *, loading: bool = False) -> None:
         if self._shop.cancelled.wait(seconds):
-            raise OrderError("interrupted", running=running)
+            raise OrderError("interrupted", loading=loading)
 
     def _say(self, step: str, text: str = "") -> None:
         self.step = step
@@ -215,19 +228,6 @@ class Turn:
         capacity = getattr(capacity_of, "capacity", None)
         seconds = round(time.monotonic() - self._began, 1)
         return ServerResult(self._order.gpu, ok, self.step, seconds, capacity, cause, lines, running or step == "ready")
-
-
-def is_port_free(port: int) -> bool:
-    """Nobody listens on 127.0.0.1:port or on all addresses; connections that only linger don't count."""
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(("127.0.0.1", port))
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                return False
-            raise
-    return True
 
 
 def put_script(path: Path, text: str) -> None:

@@ -24,6 +24,7 @@ from remote.cli import VerbError
 from remote.gpu_memory import Baselines
 from remote.journal import append_event
 from remote.order import Shop, Turn
+from remote.ports import reserve
 from remote.secret_files import put_secrets
 from remote.wishes import Wishes
 
@@ -39,6 +40,8 @@ def call(data: Any, emit: Emit, _body: BinaryIO) -> None:
     (home / "run").mkdir(parents=True, exist_ok=True)
     with exclusive(home / "run" / "servers.lock", "another restart-servers or stop works on these servers"):
         put_secrets(Path(secrets_dir(request.home)), request.secrets)
+        starts = [order.start for order in request.orders if order.start is not None]
+        reserve(port for start in starts for port in (start.port, start.nccl_port) if port is not None)
         _serve(request, home, emit)
 
 

@@ -154,7 +154,7 @@ class ServersRequest:
 
 @dataclass(frozen=True)
 class Step:
-    """Event `step`: where one GPU's order stands. Names: draining, stopping, memory, starting, loading, ready, ..."""
+    """Event `step`: where one GPU's order stands: draining, stopping, memory, port, starting, loading, ready, ..."""
 
     gpu: int
     step: str

@@ -137,7 +137,7 @@ def test_a_server_started_by_hand_is_listed_refused_and_adopted(site: Site) -> N
         with pytest.raises(PreconditionError, match=rf"pid {by_hand.pid} \(started by hand"):
             plan_restart(site.host, facts(site), [site.server(0)], FLAGS)
         result = restart(site, [site.server(0)], adopt=True)[0]
-        assert result["ok"], result
+        assert result["ok"], result["cause"]
         assert by_hand.wait(20) != 0
     assert site.observe().strays == ()
 
@@ -147,7 +147,25 @@ def test_a_taken_port_is_found_before_the_start(site: Site) -> None:
         taken.bind(("127.0.0.1", site.server(0).port))
         taken.listen()
         result = restart(site, [site.server(0)])[0]
-    assert f"port {site.server(0).port} is taken" in result["cause"]
+    assert f"port {site.server(0).port} is taken: pid {os.getpid()}" in result["cause"]
+
+
+def test_a_port_that_a_connection_has_is_waited_for(site: Site) -> None:
+    port = site.server(0).nccl_port
+    plan = plan_restart(site.host, facts(site), [site.server(0)], FLAGS)
+    request = ServersRequest(str(site.home), plan.orders, site.secrets)
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as borrower:
+        borrower.bind(("127.0.0.1", port))
+        borrower.connect(listener.getsockname())
+        with site.call("servers", request) as call:
+            assert call.stdout is not None
+            events = (json.loads(line) for line in call.stdout)
+            text = next(event["text"] for event in events if event.get("step") == "port")
+            assert f"{port} is the local port of a connection" in text
+            listener.accept()[0].close()  # who closes first keeps TIME_WAIT: not the borrower
+            borrower.close()
+            (result,) = [event for event in events if event["event"] == "result"]
+    assert result["ok"], result["cause"]
 
 
 def test_a_server_that_hangs_with_health_200_is_not_healthy_and_its_orphans_are_ended(site: Site) -> None:
@@ -190,6 +208,7 @@ def test_two_restarts_at_once_are_refused_and_a_lost_caller_ends_the_wait_only(t
         first.stdout.close()
         first.wait(20)
         await_true(lambda: site.observe().own[0].load, "the server goes on and gets ready")
+        assert wishes(site) == {site.server(0).url: "active"}
     finally:
         site.close()
 
