@@ -112,13 +112,13 @@ def restart_servers(
     Flags are checked before anything is stopped. Servers started by hand are stopped with --adopt only.
     Example: ./inv restart-servers --gpus 0,1 --set mem-fraction-static=0.9
     """
-    from rackhand.arguments import checked_seconds, parse_gpus, parse_overrides
+    from rackhand.arguments import checked_count, checked_seconds, parse_gpus, parse_overrides
     from rackhand.tell import ask, progress, tell
     from rackhand.workflows.deploy import Choice
     from rackhand.workflows.servers import Restart
     from rackhand.workflows.servers import restart_servers as work
 
-    seconds = checked_seconds(timeout, "timeout")
+    seconds, at_once = checked_seconds(timeout, "timeout"), checked_count(at_once, "at-once")
     wish = Restart(parse_gpus(gpus), parse_overrides(set or ()), seconds, adopt=adopt, at_once=at_once)
     fleet, targets = fleet_and_hosts(inventory, hosts)
     choice = Choice(dry_run=dry_run, yes=yes, confirm=ask())

@@ -122,6 +122,13 @@ def checked_seconds(value: float, flag: str) -> float | None:
     return value or None
 
 
+def checked_count(value: int, flag: str) -> int:
+    """0 stands for nothing asked. UsageError for what is no number of things."""
+    if value < 0:
+        raise UsageError(f"--{flag} {value} is no number above 0")
+    return value
+
+
 def parse_gpus(text: str | None) -> tuple[int, ...] | None:
     """`--gpus 0,2-4` → (0, 2, 3, 4); None or nothing means all. UsageError otherwise."""
     if not (text or "").strip():

@@ -141,7 +141,5 @@ def _told(error: Exception, *, verbose: bool) -> str:
 def main(argv: Sequence[str]) -> None:
     """Run the tasks of this checkout, wherever the caller stands; without arguments, list them."""
     adopt_house_rules()
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # outside a verb there is nothing to clean up
     program = invoke.program.Program(name="inv", binary="inv", binary_names=["inv"])
     program.run(["inv", "--search-root", str(ROOT), *(argv or ["--list"])])

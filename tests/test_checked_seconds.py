@@ -1,10 +1,10 @@
-"""Lengths of time on the command line."""
+"""Lengths of time and counts on the command line."""
 
 from __future__ import annotations
 
 import pytest
 
-from rackhand.arguments import checked_seconds
+from rackhand.arguments import checked_count, checked_seconds
 from rackhand.errors import UsageError
 
 
@@ -16,3 +16,9 @@ def test_no_time_asked_is_none() -> None:
 def test_what_is_no_length_of_time_is_refused(value: float) -> None:
     with pytest.raises(UsageError, match="--timeout"):
         checked_seconds(value, "timeout")
+
+
+def test_a_count_below_nothing_is_refused() -> None:
+    assert checked_count(0, "at-once") == 0
+    with pytest.raises(UsageError, match="--at-once -3"):
+        checked_count(-3, "at-once")

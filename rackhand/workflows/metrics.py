@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 
@@ -34,8 +35,8 @@ def tail_metrics(
 ) -> Report:
     """`show` each sample of each host; with `once` one of each, otherwise until Ctrl-C (the report's exit code is
     then 130). One channel and one process a host. A broken road is taken up again."""
-    if interval_s < LEAST_INTERVAL_S:
-        raise UsageError(f"--interval {interval_s:g} is too short", hint=f"at least {LEAST_INTERVAL_S:g} seconds")
+    if not interval_s >= LEAST_INTERVAL_S or not math.isfinite(interval_s):
+        raise UsageError(f"--interval {interval_s:g} can't be", hint=f"at least {LEAST_INTERVAL_S:g} seconds")
     stop = threading.Event()
 
     def work(task: Task) -> None:

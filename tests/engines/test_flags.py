@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,10 @@ import pytest
 
 from rackhand.contract.servers import FlagFacts
 from rackhand.engines import Launch
-from rackhand.engines.sglang.flags import check_flags, launch_argv, parse_help, parse_version, translate
+from rackhand.engines.sglang.flags import NUMBERS, check_flags, launch_argv, parse_help, parse_version, translate
 
 HELP = Path(__file__).parent.parent / "fixtures/sglang/help-0.5.23-excerpt.txt"
+FLAGS_0_5_11 = Path(__file__).parents[2] / "lab/site/sglang/flags.json"
 OPTIONS, BARE = parse_help(HELP.read_text())
 NEW = FlagFacts("/py", "0.5.23", OPTIONS, BARE)
 OLD_NAMES = frozenset({"mamba-scheduler-strategy", "cuda-graph-max-bs"})
@@ -46,6 +48,8 @@ def test_help_texts_and_usage_are_no_options() -> None:
         ({"zzz": 1}, "has no flag --zzz", ""),
         ({"enable-metrics": "yes please"}, "takes no value", "true or false"),
         ({"mem-fraction-static": True}, "needs a value", "mem-fraction-static=VALUE"),
+        ({"mem-fraction-static": "a lot"}, "takes a number, not 'a lot'", ""),
+        ({"max-running-requests": (1, 2)}, "takes a number", ""),
         ({"mamba-radix-cache-strategy": "no-buffer"}, "does not take 'no-buffer'", "did you mean no_buffer"),
         ({"mamba-ssm-dtype": "int4"}, "does not take 'int4'", "bfloat16"),
     ],
@@ -54,6 +58,13 @@ def test_a_wrong_flag_is_named_with_the_nearest_right_one(args: dict[str, Any], 
     (mistake,) = check_flags(args, NEW)
     assert said in mistake.what
     assert hint in mistake.hint
+
+
+def test_flags_taken_for_numbers_are_numbers_in_0_5_11() -> None:
+    table = json.loads(FLAGS_0_5_11.read_text())
+    kinds = {name.removeprefix("--"): flag["kind"] for flag in table for name in flag["names"]}
+    assert {kinds[name] for name in NUMBERS if name in kinds} == {"int", "float"}
+    assert len(NUMBERS - kinds.keys()) <= 1, "a misspelt flag would never be checked"
 
 
 def test_right_flags_pass_and_false_leaves_a_flag_out() -> None:

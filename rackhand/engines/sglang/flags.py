@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 
 from rackhand.contract.servers import FlagFacts
@@ -15,6 +16,15 @@ RENAMED = (
     ("enable-gdn-replayssm-spec", "enable-linear-replayssm-spec", (0, 5, 17)),
 )
 """Old name, new name, the first release that knows the new one (release notes aside: read in argument tables)."""
+
+NUMBERS = frozenset(
+    {"chunked-prefill-size", "context-length", "cuda-graph-max-bs", "cuda-graph-max-bs-decode", "dist-timeout"}
+    | {"mamba-full-memory-ratio", "max-mamba-cache-size", "max-prefill-tokens", "max-queued-requests"}
+    | {"max-running-requests", "max-total-tokens", "mem-fraction-static", "num-continuous-decode-steps", "page-size"}
+    | {"prefill-max-requests", "random-seed", "schedule-conservativeness", "speculative-eagle-topk"}
+    | {"speculative-num-draft-tokens", "speculative-num-steps", "stream-interval", "watchdog-timeout"}
+)
+"""Flags whose value is one number in every release; `--help` doesn't tell types."""
 
 
 def launch_argv(launch: Launch) -> tuple[str, ...]:
@@ -91,12 +101,21 @@ def _mistake(name: str, value: object, facts: FlagFacts) -> FlagMistake | None:
         return None if value is True else FlagMistake(flag, f"{flag} takes no value", "write true or false")
     if value is True:
         return FlagMistake(flag, f"{flag} needs a value", f"write {name}=VALUE")
+    if name in NUMBERS and not _is_number(value):
+        return FlagMistake(flag, f"{flag} takes a number, not {value!r}")
     choices = facts.options[name]
     wrong = [str(v) for v in (value if isinstance(value, tuple) else (value,)) if choices and str(v) not in choices]
     if wrong:
         hint = _nearest(wrong[0], list(choices), dashes="") or f"one of {', '.join(choices)}"
         return FlagMistake(flag, f"{flag} does not take {wrong[0]!r}", hint)
     return None
+
+
+def _is_number(value: object) -> bool:
+    try:
+        return isinstance(value, (str, int, float)) and math.isfinite(float(value))
+    except ValueError:
+        return False
 
 
 def _nearest(name: str, names: list[str], *, dashes: str = "--") -> str:
