@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROWS = 3600
+ROWS = 2800
 SEED = 20260
 SUBJECTS = ("a linked list", "the area of a triangle", "a bank transfer", "tomorrow's weather", "a sorted array")
 ASKS = ("Explain {}.", "Write a function about {}.", "Find the mistake in this note on {}.", "Give three uses of {}.")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rackhand.contract.watch import Sample
-from rackhand.steady import course_of, last_seconds
+from rackhand.steady import course_of, last_seconds, total_of
 
-WINDOW_S = 15.0
+WINDOW_S = 12.0
 """How long it must hold, and what the means are taken over."""
-NEAR = 0.95
+NEAR = 0.90
 """The share of the asked requests that every GPU must run in every sample of the window."""
 
 
@@ -18,6 +18,13 @@ def has_settled(samples: Sequence[Sample], *, asked: int | None, window_s: float
     if course_of(samples, window_s=window_s) != "steady":
         return False
     return all(_is_full(sample, asked) for sample in last_seconds(samples, window_s))
+
+
+def fullest(samples: Sequence[Sample], *, window_s: float = WINDOW_S) -> Sequence[Sample]:
+    """Of all windows the one with the most requests running: what to measure where nothing ever settled."""
+    ends = [at for at in range(1, len(samples) + 1) if samples[at - 1].time - samples[0].time >= window_s]
+    windows = [last_seconds(samples[:at], window_s) for at in ends] or [samples]
+    return max(windows, key=lambda window: sum(total_of(sample, "running") or 0.0 for sample in window))
 
 
 def _is_full(sample: Sample, asked: int | None) -> bool:

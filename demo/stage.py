@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from demo.figures import Phase
-from demo.settled import WINDOW_S, has_settled
+from demo.settled import WINDOW_S, fullest, has_settled
 from rackhand.arguments import FlagValue
 from rackhand.contract.watch import Sample
 from rackhand.errors import RackhandError, RemoteError
@@ -26,6 +26,7 @@ INTERVAL_S = 1.0
 TOLD_EVERY = 5
 SETTLE_DEADLINE_S = 75.0
 DONE_DEADLINE_S = 150.0
+ENDS = frozenset({"done", "failed", "stopped"})
 STOP_DEADLINE_S = 8.0
 """How long requests in flight may go on when a phase ends; the others are given back and asked again."""
 
@@ -59,40 +60,38 @@ class Stage:
         self._settle(job.stop(self.fleet, self.fleet.hosts, wish, say=self.say))
 
     def await_settled(self, phase: Phase) -> tuple[PhaseMeans, bool]:
-        """The means of the last seconds, and whether the phase had settled; it hasn't at the deadline."""
+        """The means of the last seconds, and True; at the deadline, or when the prompts end, of the fullest seconds."""
         watch = Watch(SETTLE_DEADLINE_S)
         asked = None if phase.concurrency == "auto" else phase.concurrency
-        settled = self._watch(watch, lambda: has_settled(watch.samples, asked=asked))
-        return phase_means(watch.samples, window_s=WINDOW_S), settled
+        self._watch(watch, lambda: has_settled(watch.samples, asked=asked) or watch.job_status in ENDS)
+        if has_settled(watch.samples, asked=asked):
+            return phase_means(watch.samples, window_s=WINDOW_S), True
+        return phase_means(fullest(watch.samples), window_s=WINDOW_S), False
 
     def await_done(self) -> None:
         """Until the generator has finished every prompt. RemoteError when it didn't in time, or ended otherwise."""
         watch = Watch(DONE_DEADLINE_S)
-        self._watch(watch, lambda: watch.job_status in {"done", "failed", "stopped"})
+        self._watch(watch, lambda: watch.job_status in ENDS)
         if watch.job_status != "done":
             what = f"the job is {watch.job_status or 'unknown'}, not done, after {watch.elapsed_s:.0f} s"
             raise RemoteError(what, where=self.fleet.hosts[0].where)
 
-    def _watch(self, watch: Watch, seen: Callable[[], bool]) -> bool:
-        """Follow the host's samples until `seen`; False at the deadline."""
-        found = False
+    def _watch(self, watch: Watch, seen: Callable[[], bool]) -> None:
+        """Follow the host's samples until `seen`, or the deadline."""
 
         def work(task: hosts_at_work.Task) -> None:
-            nonlocal found
             request = metrics.plan_watch(task.host, self.fleet.jobs, once=False, interval_s=INTERVAL_S)
             follow = follow_samples(task.transport, request, python=task.host.python, say=task.say, stop=watch.stop)
             for sample in follow:
                 watch.samples.append(sample)
                 if len(watch.samples) % TOLD_EVERY == 0:
                     task.say(_told(sample))
-                found = seen()
-                if found or watch.elapsed_s > watch.deadline_s:
+                if seen() or watch.elapsed_s > watch.deadline_s:
                     watch.stop.set()
 
         report = hosts_at_work.run("watch", self.fleet.hosts, work, say=self.say)
         if report.exit_code:
             self._settle(report)
-        return found
 
     def _settle(self, report: Report) -> None:
         """Print the report; raise when the demo can't go on."""

@@ -11,7 +11,7 @@ import pytest
 from demo.figures import PHASES, Measured, compare
 from demo.ledger import check_ledger
 from demo.prompts import rows, write_prompts
-from demo.settled import has_settled
+from demo.settled import fullest, has_settled
 from rackhand.contract.watch import GpuSample, Sample
 
 
@@ -42,7 +42,7 @@ def samples(running: list[int], tok_s: list[float], *, unread: bool = False) -> 
     [
         ([32] * 20, [670.0] * 20, True),
         ([32] * 20, [300.0 + 20 * n for n in range(20)], False),
-        ([32] * 10 + [20] + [32] * 9, [670.0] * 20, False),
+        ([32] * 14 + [20] + [32] * 5, [670.0] * 20, False),
         ([32] * 5, [670.0] * 5, False),
         ([0] * 20, [0.0] * 20, False),
         ([16] * 20, [400.0] * 20, False),
@@ -62,6 +62,13 @@ def test_auto_asks_for_what_each_server_can_hold() -> None:
 
 def test_a_gpu_that_cannot_be_read_is_not_full() -> None:
     assert not has_settled(samples([32] * 20, [670.0] * 20, unread=True), asked=32)
+
+
+def test_what_never_settles_is_measured_where_it_was_fullest() -> None:
+    ramp = samples([n if n < 30 else 60 - n for n in range(60)], [100.0] * 60)
+    window = fullest(ramp, window_s=10)
+    assert (window[0].time, window[-1].time) == (25, 35)
+    assert fullest(ramp[:5], window_s=10) == ramp[:5]
 
 
 def write_output(folder: Path, *, shards: list[list[int]], done: str) -> Path:

@@ -54,7 +54,7 @@ def test_the_demo_meets_its_bars_and_leaves_nothing(checkout: Path, tmp_path: Pa
     found = json.loads(figures.read_text())
     assert [phase["cap_per_gpu"] for phase in found["phases"]] == [37, 72, 72]
     assert (found["nothing_lost"], found["nothing_twice"]) == (True, True)
-    assert sum(phase["completed"] for phase in found["phases"]) == 3600
+    assert sum(phase["completed"] for phase in found["phases"]) == 2800
     assert "imulated" in played.stdout
     assert traces(checkout) == []
 
