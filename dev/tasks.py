@@ -1,0 +1,141 @@
+"""The tasks beside the operator's verbs: the demo, the tests, the lab, and what only those who change rackhand need."""
+
+from __future__ import annotations
+
+from invoke.context import Context
+
+from rackhand.program import ROOT, verb
+
+HELP = {
+    "json": "write the figures to this file",
+    "verbose": "show the details of what was done and of errors",
+    "slow": "also the longer proofs (the demo, fresh clones)",
+    "only": "pytest's -k: run only the tests whose names match",
+    "args": "more words for pytest, as one string",
+    "gpus": "how many GPUs",
+    "kind": "GPU model: rtx-pro-6000 or b200",
+    "pct_delay": "seconds added to every pct call; a real one takes 0.75-1.06",
+    "upgrade": "take newer versions where pyproject.toml allows",
+}
+
+
+@verb(help=HELP, name="demo")
+def run_demo(c: Context, *, json: str = "", verbose: bool = False) -> int:
+    """Set up a lab on this machine, relive the field report on it, take the lab down; under five minutes.
+
+    Needs root. Installs missing system packages after saying so. --json FILE writes the figures.
+    Example: ./inv demo --json figures.json
+    """
+    from demo.play import play
+
+    return play(ROOT, json_file=json, verbose=verbose)
+
+
+@verb(help=HELP, name="test")
+def run_tests(c: Context, *, slow: bool = False, only: str = "", args: str = "") -> int:
+    """Set everything up and run the tests; starts labs of its own and ends them.
+
+    Installs missing system packages after saying so.
+    Example: ./inv test --only ledger --args "-x -q"
+    """
+    from dev.suite import run_suite
+
+    return run_suite(slow=slow, only=only, args=args)
+
+
+@verb(help=HELP, name="up")
+def lab_up(c: Context, *, gpus: int = 8, kind: str = "rtx-pro-6000", pct_delay: float = 0.0) -> int:
+    """Start a Proxmox host on this machine: sshd, LXC, pct, API, simulated GPUs; files in .lab.
+
+    Needs root. Installs missing system packages after saying so.
+    Example: ./inv lab.up --gpus 2 --pct-delay 0.9
+    """
+    from demo.prompts import ensure_prompts
+    from lab import host, packages
+
+    packages.prepare_for_lab()
+    place = host.up(ROOT, host.LabOptions(gpus=gpus, gpu_kind=kind, pct_delay_s=pct_delay))
+    ensure_prompts(place.state)
+    print(*host.status(ROOT).lines(), sep="\n")
+    return 0
+
+
+@verb(help=HELP, name="down")
+def lab_down(c: Context) -> int:
+    """End the lab and remove everything of it, .lab too; also after a run that was killed.
+
+    Example: ./inv lab.down
+    """
+    from lab import host
+
+    host.down(ROOT)
+    return 0
+
+
+@verb(help=HELP, name="status")
+def lab_status(c: Context) -> int:
+    """Show what of the lab runs; changes nothing. Ends with 1 when the lab isn't up.
+
+    Example: ./inv lab.status
+    """
+    from lab import host
+
+    found = host.status(ROOT)
+    print(*found.lines(), sep="\n")
+    return 0 if found.is_up else 1
+
+
+@verb(help=HELP)
+def check(c: Context) -> int:
+    """Run every gate (ruff, mypy, import contracts, shellcheck); changes nothing.
+
+    Example: ./inv dev.check
+    """
+    from dev.check import check as run_gates
+
+    return run_gates(print)
+
+
+@verb(help=HELP, name="demo")
+def docs_demo(c: Context) -> int:
+    """Run the demo and put its output into README.md.
+
+    Example: ./inv docs.demo
+    """
+    from dev.readme import write_demo_output
+
+    return write_demo_output()
+
+
+@verb(help=HELP, name="capacity")
+def docs_capacity(c: Context) -> int:
+    """Draw docs/capacity.svg from the predictions.
+
+    Example: ./inv docs.capacity
+    """
+    from dev.capacity_picture import write_picture
+
+    return write_picture()
+
+
+@verb(help=HELP)
+def lock(c: Context, *, upgrade: bool = False) -> int:
+    """Write requirements.lock anew from pyproject.toml.
+
+    Example: ./inv dev.lock --upgrade
+    """
+    from dev.lock import lock as write_lock
+
+    return write_lock(upgrade=upgrade)
+
+
+@verb(help=HELP)
+def hooks(c: Context) -> int:
+    """Install a git pre-commit hook that runs dev.check.
+
+    Example: ./inv dev.hooks
+    """
+    from dev.hooks import install_hook
+
+    print(f"wrote {install_hook()}")
+    return 0
