@@ -55,10 +55,9 @@ HELP = {
 def fleet_and_hosts(inventory: str, hosts: str) -> tuple[Fleet, tuple[Host, ...]]:
     """The inventory's fleet, and the hosts named, or all."""
     from rackhand.load import load
-    from rackhand.workflows.fleet import chosen
 
     fleet = load(inventory, os.environ)
-    return fleet, chosen(fleet, [name for name in hosts.split(",") if name])
+    return fleet, fleet.select(hosts)
 
 
 @verb(help=HELP)

@@ -6,7 +6,6 @@ import csv
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from rackhand.command import Argv
 from rackhand.contract import from_json
@@ -20,12 +19,18 @@ from rackhand.contract.files import (
     Platform,
     Workspace,
 )
+from rackhand.contract.job import JobState
+from rackhand.contract.servers import ServersState
+from rackhand.tmux import Pane, parse_panes
 
 GPU_QUERY: Argv = (
     "nvidia-smi",
     "--query-gpu=index,uuid,name,memory.total,memory.used",
     "--format=csv,noheader,nounits",
 )
+
+PANES = "panes"
+"""The name under which tmux.list_panes_argv is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ class GpuFacts:
 @dataclass(frozen=True, slots=True)
 class Facts:
     """One host, seen once. `commands` holds raw output by the name it was asked under; `gpus_problem` says why
-    there are none; `servers` and `jobs` are what remote.state answered, or None when it wasn't asked."""
+    there are none; `servers`, `jobs` and `panes` are empty where they weren't asked."""
 
     where: str
     platform: Platform
@@ -54,8 +59,9 @@ class Facts:
     gpus: tuple[GpuFacts, ...] = ()
     gpus_problem: str = ""
     commands: Mapping[str, CommandState] = field(default_factory=dict)
-    servers: Any = None
-    jobs: Any = None
+    servers: ServersState = field(default_factory=ServersState)
+    jobs: tuple[JobState, ...] = ()
+    panes: Mapping[str, Pane] = field(default_factory=dict)
 
 
 def parse_facts(where: str, reply: ObserveReply) -> Facts:
@@ -71,8 +77,9 @@ def parse_facts(where: str, reply: ObserveReply) -> Facts:
         gpus=gpus,
         gpus_problem=problem,
         commands=reply.commands,
-        servers=reply.servers,
+        servers=reply.servers or ServersState(),
         jobs=reply.jobs,
+        panes=_panes(reply.commands.get(PANES)),
     )
 
 
@@ -96,6 +103,11 @@ def parse_gpus(done: CommandState | None) -> tuple[tuple[GpuFacts, ...], str]:
     rows = [[word.strip() for word in row] for row in csv.reader(done.stdout.splitlines()) if len(row) == 5]
     gpus = tuple(GpuFacts(int(row[0]), row[1], row[2], _mib(row[3]), _mib(row[4])) for row in rows if row[0].isdigit())
     return gpus, "" if gpus else "nvidia-smi lists no GPU"
+
+
+def _panes(done: CommandState | None) -> Mapping[str, Pane]:
+    """By session."""
+    return {pane.session: pane for pane in parse_panes(done.stdout if done else "")}
 
 
 def _mib(word: str) -> int | None:

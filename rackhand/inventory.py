@@ -216,6 +216,9 @@ class Fleet:
         wanted = {self.host(name).name for name in names}
         return tuple(host for host in self.hosts if not names or host.name in wanted)
 
+    def jobs_on(self, host: Host) -> tuple[Job, ...]:
+        return tuple(job for job in self.jobs if job.host == host.name)
+
     def job(self, name: str | None = None) -> Job:
         """The job of that name, or the only one there is. UsageError otherwise."""
         if name is not None:

@@ -10,12 +10,9 @@ from rackhand.capacity.outlook import Launch
 from rackhand.capacity.rate import Lengths
 from rackhand.capacity.read import FlagValue
 from rackhand.capacity.shapes import Gpu, ModelShape
-from rackhand.contract import from_json
-from rackhand.contract.job import JobState
-from rackhand.contract.servers import MEMORY_TOLERANCE_MIB, ServersState
+from rackhand.contract.servers import MEMORY_TOLERANCE_MIB
 from rackhand.facts import Facts, GpuFacts
 from rackhand.inventory import Host
-from rackhand.plan.servers import parse_servers
 
 DEFAULT_LENGTHS = Lengths(prompt=105, output=2068)
 """Mean prompt and output tokens where no job says its own: a thinking model's answers to mixed prompts."""
@@ -47,15 +44,11 @@ def seen_gpu(facts: Facts, gpu: GpuFacts) -> Gpu:
 
 def foreign_mib(facts: Facts, gpu: GpuFacts) -> int:
     """MiB in use on a GPU by somebody else: above its idle baseline, where no server of ours runs."""
-    state = servers_state(facts)
+    state = facts.servers
     if any(own.alive and own.record.gpu == gpu.index for own in state.own):
         return 0
     used = (gpu.memory_used_mib or 0) - state.baseline_mib.get(gpu.uuid, 0)
     return used if used > MEMORY_TOLERANCE_MIB else 0
-
-
-def servers_state(facts: Facts) -> ServersState:
-    return parse_servers(facts)
 
 
 def lengths_of(facts: Facts | None) -> tuple[Lengths, str]:
@@ -68,8 +61,7 @@ def lengths_of(facts: Facts | None) -> tuple[Lengths, str]:
 
 
 def _progress(facts: Facts | None) -> Iterable[tuple[int, float, float, str]]:
-    for state in facts.jobs or () if facts else ():
-        job = state if isinstance(state, JobState) else from_json(JobState, state)
+    for job in facts.jobs if facts else ():
         done = job.progress
         if done is not None and done.completed and done.avg_output_tokens:
             yield done.completed, done.total_input_tokens / done.completed, done.avg_output_tokens, job.output

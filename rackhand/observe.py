@@ -29,9 +29,10 @@ def observe(
     texts: bool = False,
     uploads: Mapping[str, Upload] | None = None,
     commands: Mapping[str, Argv] | None = None,
-    state: Mapping[str, Any] | None = None,
+    servers: bool = False,
+    outputs: Sequence[str] = (),
 ) -> Facts:
-    """One look at `host`: `files` are looked at (`texts`: small ones whole), `state` asks remote.state.
+    """One look at `host`: `files` are looked at (`texts`: small ones whole), as are `servers` and jobs' `outputs`.
 
     Raises what agent.call raises. The GPUs are always asked for.
     """
@@ -45,7 +46,8 @@ def observe(
         python=host.python,
         modules=(*MODULES, *FASTER),
         commands={"gpus": GPU_QUERY, **(commands or {})},
-        state=None if state is None else dict(state),
+        servers=servers,
+        outputs=tuple(outputs),
     )
     limit_s = DEADLINE_S + sum(upload.size for upload in (uploads or {}).values()) / HASH_BYTES_S
     options: dict[str, Any] = {"python": host.python, "deadline_s": limit_s, "silence_s": limit_s}

@@ -8,7 +8,7 @@ from rackhand.contract.job import JobState
 from rackhand.contract.servers import OwnServer, Stray
 from rackhand.facts import Facts, GpuFacts
 from rackhand.inventory import Host, expand
-from rackhand.plan.servers import parse_servers, render_stray
+from rackhand.plan.servers import render_stray
 from rackhand.tmux import Pane
 
 
@@ -43,7 +43,7 @@ class GpuStatus:
 
 def gpu_statuses(host: Host, facts: Facts) -> tuple[GpuStatus, ...]:
     """Every GPU that nvidia-smi shows or that a server of the inventory wants, by index."""
-    state = parse_servers(facts)
+    state = facts.servers
     own = {server.record.gpu: server for server in state.own}
     seen = {gpu.index: gpu for gpu in facts.gpus}
     wanted = {server.gpu for server in expand(host, seen)}
@@ -64,7 +64,7 @@ def job_word(state: JobState, pane: Pane | None) -> str:
 
 
 def stray_lines(facts: Facts) -> tuple[str, ...]:
-    return tuple(render_stray(stray) for stray in parse_servers(facts).strays)
+    return tuple(render_stray(stray) for stray in facts.servers.strays)
 
 
 def _status(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 import platform
@@ -28,6 +27,8 @@ from rackhand.contract.files import (
     Workspace,
 )
 from remote.cli import Emit
+from remote.job_file import observe_state
+from remote.state import observe_servers
 
 COMMAND_LIMIT_S = 30.0
 _ENV = 'set -a; . "$1" >/dev/null || exit; printf "\\0%s\\0%s" "$CUDA_HOME" "$LD_LIBRARY_PATH"'
@@ -51,7 +52,6 @@ def observe(request: ObserveRequest) -> ObserveReply:
     source = _start(("/bin/bash", "-c", _ENV, "source", request.source)) if request.source else None
     commands = {name: _start(argv) for name, argv in request.commands.items()}
     manifest = read_text(Path(request.home, MANIFEST))
-    state = importlib.import_module("remote.state").observe(request.state) if request.state is not None else {}
     return ObserveReply(
         platform=_platform(),
         workspace=_workspace(Path(request.workspace)),
@@ -60,8 +60,8 @@ def observe(request: ObserveRequest) -> ObserveReply:
         interpreter=_interpreter(python, imports, request),
         environment=_environment(request.source, source),
         commands={name: _end(started) for name, started in commands.items()},
-        servers=state.get("servers"),
-        jobs=state.get("jobs"),
+        servers=observe_servers(request.home) if request.servers else None,
+        jobs=tuple(observe_state(Path(output)) for output in request.outputs),
     )
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
-from rackhand.contract import from_json, to_json
+from rackhand.contract import from_json
 from rackhand.contract.servers import (
     Load,
     OwnServer,
@@ -21,28 +20,17 @@ from rackhand.engines import Engine, engine
 from remote import processes
 from remote.ask import ask, read_api_key
 from remote.gpu_memory import Baselines, observe_gpus
-from remote.job_file import observe_state
 from remote.journal import read_json
 from remote.wishes import read_wishes
 
 LOAD_TIMEOUT_S = 3.0
 
 
-def observe(asked: dict[str, Any]) -> dict[str, Any]:
-    """For the verb `observe`: `home` asks for the servers (with `loads`: what they do now), `outputs` for jobs."""
-    answer: dict[str, Any] = {}
-    if home := asked.get("home"):
-        answer["servers"] = to_json(observe_servers(str(home), ask_loads=bool(asked.get("loads", True))))
-    if outputs := asked.get("outputs"):
-        answer["jobs"] = [to_json(observe_state(Path(output))) for output in outputs]
-    return answer
-
-
-def observe_servers(home: str, *, engine_name: str = "sglang", ask_loads: bool = True) -> ServersState:
+def observe_servers(home: str, *, engine_name: str = "sglang") -> ServersState:
     """Everything in one look; a server that doesn't answer within LOAD_TIMEOUT_S has no load."""
     base, kind = Path(home), engine(engine_name)
     own = [_own(record) for record in read_records(base)]
-    if ask_loads and own:
+    if own:
         key = read_api_key(Path(secrets_dir(home)))
         with ThreadPoolExecutor(len(own)) as pool:
             loads = list(pool.map(lambda server: observe_load(kind, server, key), own))

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from rackhand.contract import to_json
+from rackhand.contract import from_json
 from rackhand.contract.files import CommandState, Environment, Interpreter, Platform, Workspace
+from rackhand.contract.job import JobState
 from rackhand.contract.servers import OwnServer, ServerRecord, ServersState
 from rackhand.errors import UsageError
 from rackhand.facts import Facts, GpuFacts
@@ -49,7 +50,7 @@ def host(**spec: Any) -> Host:
     return Host("pve1", PlainSsh(Ssh("nobody@nowhere.invalid")), servers=(server,))
 
 
-def facts(*gpus: GpuFacts, servers: Any = None, jobs: Any = None) -> Facts:
+def facts(*gpus: GpuFacts, servers: ServersState | None = None, jobs: tuple[JobState, ...] = ()) -> Facts:
     return Facts(
         where="pve1",
         platform=Platform("3.11", "/usr/bin/python3", "x86_64", "glibc"),
@@ -57,7 +58,7 @@ def facts(*gpus: GpuFacts, servers: Any = None, jobs: Any = None) -> Facts:
         interpreter=Interpreter("python3", found=True),
         environment=Environment(),
         gpus=gpus,
-        servers=servers,
+        servers=servers or ServersState(),
         jobs=jobs,
     )
 
@@ -155,7 +156,7 @@ def test_a_server_is_named_by_host_gpu_or_session(name: str, count: int) -> None
 def test_memory_of_a_server_of_ours_counts_as_free_and_of_others_does_not() -> None:
     idle, busy = (GpuFacts(0, "GPU-a", GPU, 97_887, mib) for mib in (4, 90_000))
     ours = ServerRecord(0, 1, 1, 30000, "sglang-gpu0", "", "", 0.0)
-    state = to_json(ServersState(own=(OwnServer(ours, alive=True),), baseline_mib={"GPU-a": 4}))
+    state = ServersState(own=(OwnServer(ours, alive=True),), baseline_mib={"GPU-a": 4})
     assert seen_gpu(facts(idle), idle).free_gib == pytest.approx(94.14)
     assert seen_gpu(facts(busy, servers=state), busy).free_gib == pytest.approx(94.14)
     assert seen_gpu(facts(busy), busy).free_gib == pytest.approx(94.14 - 90_000 / 1024)
@@ -172,10 +173,12 @@ def test_lengths_are_those_of_the_job_that_ran_there() -> None:
         "total_input_tokens": 30_080, "total_output_tokens": 574_563, "avg_output_tokens": 1974.0,
         "elapsed_hours": 0.05, "s3_uploaded": 0, "s3_bytes": 0, "status": "running",
     }  # fmt: skip
-    found, source = lengths_of(facts(jobs=[{"output": "/w/out", "exists": True, "progress": progress}]))
+    found, source = lengths_of(
+        facts(jobs=(from_json(JobState, {"output": "/w/out", "exists": True, "progress": progress}),))
+    )
     assert (round(found.prompt), found.output) == (103, 1974.0)
     assert source == "291 answers in /w/out"
-    assert lengths_of(facts(jobs=[]))[0] == DEFAULT_LENGTHS
+    assert lengths_of(facts())[0] == DEFAULT_LENGTHS
 
 
 def test_a_models_files_are_read_from_a_directory_or_the_hubs_cache(tmp_path: Path) -> None:

@@ -3,16 +3,15 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from pathlib import Path
 
 import pytest
 
 from rackhand.errors import PreconditionError, RackhandError, TransportError, UnreachableError, UsageError
-from rackhand.inventory import Fleet, Host, PlainSsh, ProxmoxLxc, Ssh
+from rackhand.inventory import Host, PlainSsh, ProxmoxLxc, Ssh
 from rackhand.report import Outcome, Report, Row
 from rackhand.transport.local import Local
 from rackhand.transport.via import Via
-from rackhand.workflows.fleet import SHARE, Roads, Task, chosen, run
+from rackhand.workflows.fleet import SHARE, Roads, Task, run
 
 HOSTS = tuple(Host(name, PlainSsh(Ssh(name))) for name in ("a", "b", "c"))
 
@@ -130,14 +129,6 @@ def test_json_holds_no_detail_that_only_verbose_shows() -> None:
     report = Report("v", (Row("h", error=TransportError("what", hint="next", detail="secret inner text")),))
     assert "inner text" not in str(report.as_json())
     assert report.as_json()["hosts"][0]["error"] == {"kind": "TransportError", "what": "what", "hint": "next"}
-
-
-def test_hosts_are_chosen_by_name_and_a_wrong_one_is_refused() -> None:
-    fleet = Fleet(Path("x.yaml"), HOSTS)
-    assert chosen(fleet) == HOSTS
-    assert [host.name for host in chosen(fleet, ["c", "a", "c"])] == ["c", "a"]
-    with pytest.raises(UsageError, match=r"no host d; x.yaml has: a, b, c"):
-        chosen(fleet, ["a", "d"])
 
 
 def test_containers_of_one_machine_share_its_connection_until_its_channels_could_run_out() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from rackhand.contract import to_json
 from rackhand.contract.files import Environment, Interpreter, Platform, Workspace
 from rackhand.contract.job import JobState, Progress
 from rackhand.contract.servers import (
@@ -50,7 +49,7 @@ def facts(*own: OwnServer, strays: tuple[Stray, ...] = (), **state: Any) -> Fact
         Interpreter("/py", found=True),
         Environment(),
         gpus=GPUS,
-        servers=to_json(ServersState(own, strays, **state)),
+        servers=ServersState(own, strays, **state),
     )
 
 

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from rackhand.contract import to_json
 from rackhand.contract.servers import Capacity, Load, OwnServer, ServerRecord, ServersState
 from rackhand.facts import Facts, GpuFacts
 from rackhand.history import history_path, read_compared
@@ -33,7 +32,7 @@ def started(*found: Capacity) -> Facts:
         OwnServer(ServerRecord(index, 1, 1, 30000 + index, "s", "", "", 0.0), alive=True, load=Load(0, 0, capacity))
         for index, capacity in enumerate(found)
     ]
-    return facts(*gpus, servers=to_json(ServersState(own=tuple(own))))
+    return facts(*gpus, servers=ServersState(own=tuple(own)))
 
 
 def compare(seen: Facts, versions: dict[str, str] | None = None) -> dict[str, str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+
+from rackhand.contract.job import JobState
+from rackhand.contract.servers import ServersState
 
 MANIFEST = "manifest.json"
 MANIFEST_VERSION = 1
@@ -43,7 +45,7 @@ class ObserveRequest:
     """`files` are looked at, and those of the old manifest without being named; `texts` asks for small ones whole.
 
     `python` None means the virtual environment that deploy makes. `commands` are run as they stand, each with a
-    time limit; `state` is for remote.state, null leaves it out.
+    time limit. `servers` asks what servers run, `outputs` what stands at jobs' outputs.
     """
 
     home: str
@@ -55,7 +57,8 @@ class ObserveRequest:
     python: str | None = None
     modules: tuple[str, ...] = ()
     commands: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    state: dict[str, Any] | None = None
+    servers: bool = False
+    outputs: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +122,7 @@ class CommandState:
 
 @dataclasses.dataclass(frozen=True)
 class ObserveReply:
-    """`servers` and `jobs` are what remote.state answered to `state`."""
+    """`servers` is null when it wasn't asked; `jobs` has a state for each of the request's outputs, in their order."""
 
     platform: Platform
     workspace: Workspace
@@ -128,8 +131,8 @@ class ObserveReply:
     manifest: str | None = None
     files: dict[str, FileState] = dataclasses.field(default_factory=dict)
     commands: dict[str, CommandState] = dataclasses.field(default_factory=dict)
-    servers: Any = None
-    jobs: Any = None
+    servers: ServersState | None = None
+    jobs: tuple[JobState, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,12 +10,10 @@ from typing import Literal
 
 from rackhand import tmux
 from rackhand.command import Argv
-from rackhand.contract import from_json
 from rackhand.contract.job import JobState
 from rackhand.contract.run import StartRun, StopRun
 from rackhand.contract.servers import argv_digest
 from rackhand.errors import PreconditionError, UsageError
-from rackhand.facts import Facts
 from rackhand.inventory import Host, Job, Server
 from rackhand.scripts import generate_values, interpreter
 from rackhand.template import render_script
@@ -38,11 +36,6 @@ class StopJob:
     name: str
     order: StopRun
     line: str
-
-
-def parse_jobs(facts: Facts) -> tuple[JobState, ...]:
-    """What remote.state answered about outputs, in the order asked. ValueError on another shape."""
-    return tuple(from_json(JobState, item) for item in facts.jobs or ())
 
 
 def job_outputs(job: Job, *, new: bool = False) -> tuple[str, ...]:

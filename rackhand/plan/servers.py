@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rackhand import tmux
-from rackhand.contract import from_json
 from rackhand.contract.servers import (
     FlagFacts,
     OwnServer,
@@ -38,11 +37,6 @@ class ServeGpus:
     before: Mapping[int, int] = field(default_factory=dict)
 
 
-def parse_servers(facts: Facts) -> ServersState:
-    """What remote.state answered about servers; empty when it wasn't asked. ValueError on another shape."""
-    return ServersState() if facts.servers is None else from_json(ServersState, facts.servers)
-
-
 def plan_restart(
     host: Host,
     facts: Facts,
@@ -58,7 +52,7 @@ def plan_restart(
     started by hand is in the way and `adopt` is not set.
     """
     _check_flags(host, servers, flags)
-    state = parse_servers(facts)
+    state = facts.servers
     uuids = {gpu.index: gpu.uuid for gpu in facts.gpus}
     in_the_way = {server.gpu: _strays_of(state, uuids[server.gpu], server.port) for server in servers}
     if not adopt:
@@ -89,7 +83,7 @@ def plan_stop_servers(host: Host, facts: Facts, gpus: Sequence[int] | None = Non
             end_session=tmux.kill_session_argv(host.home, own.record.session),
             stop_timeout_s=_stop_timeout_s(host, own.record.gpu),
         )
-        for own in parse_servers(facts).own
+        for own in facts.servers.own
         if own.living and own.record.gpu in uuids and (gpus is None or own.record.gpu in gpus)
     )
     return ServeGpus(orders, tuple(_say(order) for order in orders))
@@ -97,7 +91,7 @@ def plan_stop_servers(host: Host, facts: Facts, gpus: Sequence[int] | None = Non
 
 def strays_in_the_way(facts: Facts, servers: Sequence[Server]) -> tuple[Stray, ...]:
     """Server processes that somebody else started on the GPUs or ports of `servers`."""
-    state, uuids = parse_servers(facts), {gpu.index: gpu.uuid for gpu in facts.gpus}
+    state, uuids = facts.servers, {gpu.index: gpu.uuid for gpu in facts.gpus}
     found = {stray for server in servers for stray in _strays_of(state, uuids[server.gpu], server.port)}
     return tuple(sorted(found, key=lambda stray: stray.process.pid))
 

@@ -96,7 +96,7 @@ def forecast_fleet(
         raise UsageError(f"no server {question.server!r}", where=str(fleet.path), hint=_server_names(hosts))
 
     def work(task: Task) -> None:
-        jobs = [job.output for job in fleet.jobs if job.host == task.host.name]
+        jobs = [job.output for job in fleet.jobs_on(task.host)]
         forecasts[task.host.name] = _seen_forecasts(task, jobs, question)
 
     report = hosts_at_work.run("capacity", wanted, work, say=say, roads=roads)
@@ -111,7 +111,8 @@ def _seen_forecasts(task: Task, outputs: list[str], question: Question) -> list[
         task.transport,
         host,
         commands={name: model_files_argv(model) for model, name in models.items()},
-        state={"home": host.home, "outputs": outputs},
+        servers=True,
+        outputs=outputs,
     )
     if not facts.gpus:
         raise PreconditionError(facts.gpus_problem, where=host.where, hint="look at the driver, or give --gpu NAME")

@@ -40,10 +40,9 @@ def deploy(
 ) -> Report:
     """Observe, plan, apply, observe again on every host; with `dry_run` the plan with its diffs only."""
     choice = choice or Choice()
-    jobs = fleet.jobs
 
     def work(task: Task) -> None:
-        _deploy_host(task, [job for job in jobs if job.host == task.host.name], choice)
+        _deploy_host(task, fleet.jobs_on(task.host), choice)
 
     return hosts_at_work.run("deploy", hosts, work, say=say, roads=roads)
 

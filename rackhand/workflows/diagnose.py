@@ -63,7 +63,7 @@ def told(screen: Screen) -> Tell:
 
 def _observe(fleet: Fleet, task: Task, seconds: float, interval_s: float) -> list[Sample]:
     stop, samples = threading.Event(), list[Sample]()
-    jobs = [job for job in fleet.jobs if job.host == task.host.name]
+    jobs = fleet.jobs_on(task.host)
     request = replace(plan_watch(task.host, jobs, once=False, interval_s=interval_s), with_lines=True)
     for sample in follow_samples(task.transport, request, python=task.host.python, say=task.say, stop=stop):
         samples.append(sample)

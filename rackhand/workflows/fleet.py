@@ -11,8 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from rackhand import inventory
-from rackhand.errors import RackhandError, UsageError
-from rackhand.inventory import Fleet, Host, ProxmoxLxc
+from rackhand.errors import RackhandError
+from rackhand.inventory import Host, ProxmoxLxc
 from rackhand.report import Outcome, Report, Row, State
 from rackhand.transport import Transport
 from rackhand.transport.via import pct
@@ -74,16 +74,6 @@ class Roads:
             key = (ssh, self._taken[ssh] // SHARE)
             self._taken[ssh] += 1
             return self._connections.setdefault(key, Ssh(ssh, name))
-
-
-def chosen(fleet: Fleet, names: Sequence[str] = ()) -> tuple[Host, ...]:
-    """The hosts named, or all. UsageError for a name that isn't in the inventory."""
-    known = {host.name: host for host in fleet.hosts}
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        hint = f"{fleet.path} has: {', '.join(known)}"
-        raise UsageError(f"no host {', '.join(unknown)}", hint=hint)
-    return tuple(known[name] for name in dict.fromkeys(names)) if names else fleet.hosts
 
 
 def run(verb: str, hosts: Sequence[Host], work: Work, *, say: Say, roads: Roads | None = None) -> Report:

@@ -10,7 +10,7 @@ from rackhand.contract.job import JobState
 from rackhand.errors import PreconditionError
 from rackhand.facts import Facts
 from rackhand.inventory import Fleet, Host, Job, Server, servers_of
-from rackhand.plan.job import choose_output, job_outputs, parse_jobs, plan_resume, plan_stop, render_progress
+from rackhand.plan.job import choose_output, job_outputs, plan_resume, plan_stop, render_progress
 from rackhand.plan.servers import plan_stop_servers
 from rackhand.report import Report
 from rackhand.workflows import fleet as hosts_at_work
@@ -71,7 +71,7 @@ def _resume(task: Task, job: Job, wish: Resume, choice: Choice) -> None:
     host = task.host
     secrets = reveal_secrets(host)
     facts = look(task.transport, host, [job], outputs=job_outputs(job, new=wish.new))
-    states = parse_jobs(facts)
+    states = facts.jobs
     if _is_running(task, job, states, wish):
         return
     check_deployed(host, facts)
@@ -113,8 +113,7 @@ def _stop(task: Task, jobs: Sequence[Job], wish: Stop, choice: Choice) -> None:
     host = task.host
     facts = look(task.transport, host, jobs)
     actions = [
-        (job, plan_stop(job, state, timeout_s=wish.timeout_s))
-        for job, state in zip(jobs, parse_jobs(facts), strict=True)
+        (job, plan_stop(job, state, timeout_s=wish.timeout_s)) for job, state in zip(jobs, facts.jobs, strict=True)
     ]
     servers = plan_stop_servers(host, facts) if wish.servers else None
     for job, action in actions:

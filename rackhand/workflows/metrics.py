@@ -40,7 +40,7 @@ def tail_metrics(
     stop = threading.Event()
 
     def work(task: Task) -> None:
-        jobs = [job for job in fleet.jobs if job.host == task.host.name]
+        jobs = fleet.jobs_on(task.host)
         request = plan_watch(task.host, jobs, once=once, interval_s=interval_s)
         for sample in follow_samples(task.transport, request, python=task.host.python, say=task.say, stop=stop):
             show(task.host, sample)

@@ -18,7 +18,6 @@ from rackhand.inventory import Server
 from rackhand.launch import DEFAULT_LENGTHS, launch_of, seen_gpu
 from rackhand.model_files import ModelFiles, model_files_argv, parse_model_files, shape_of
 from rackhand.observe import observe
-from rackhand.plan.servers import parse_servers
 from rackhand.workflows.fleet import Task
 
 
@@ -51,7 +50,7 @@ class _Started:
 
 
 def _started(task: Task, facts: Facts, servers: Sequence[Server], versions: Mapping[str, str]) -> list[_Started]:
-    loads = {own.record.gpu: own.load for own in parse_servers(facts).own if own.alive and own.load is not None}
+    loads = {own.record.gpu: own.load for own in facts.servers.own if own.alive and own.load is not None}
     found = {gpu: load.capacity for gpu, load in loads.items() if load.capacity is not None}
     seen = {gpu.index for gpu in facts.gpus}
     running = [server for server in servers if server.gpu in found and server.gpu in seen]

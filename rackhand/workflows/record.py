@@ -93,7 +93,7 @@ class Recorder:
 
 def names_of(fleet: Fleet, host: Host) -> list[str]:
     """The histories of a host: those of its jobs; its own when it has none."""
-    return [job.name for job in fleet.jobs if job.host == host.name] or [f"host-{host.name}"]
+    return [job.name for job in fleet.jobs_on(host)] or [f"host-{host.name}"]
 
 
 def open_recording(fleet: Fleet, environ: Mapping[str, str], name: str) -> Recording:

@@ -12,11 +12,11 @@ from rackhand.apply.servers import Serving
 from rackhand.arguments import NO_VALUES, FlagValue
 from rackhand.bundle import own_paths, render_bundle
 from rackhand.errors import PreconditionError, TransportError
-from rackhand.facts import Facts
+from rackhand.facts import PANES, Facts
 from rackhand.inventory import Fleet, Host, Job, Server, servers_of
 from rackhand.observe import observe, observe_flags
 from rackhand.plan.deploy import plan_deploy
-from rackhand.plan.job import parse_jobs, render_progress
+from rackhand.plan.job import render_progress
 from rackhand.plan.servers import ServeGpus, plan_restart, render_stray, strays_in_the_way
 from rackhand.report import Report
 from rackhand.secret_files import render_secrets, secret_refs
@@ -54,7 +54,7 @@ def restart_servers(
     asked = choice or Choice()
 
     def work(task: Task) -> None:
-        _restart_host(task, jobs_on(fleet, task.host), restart, asked)
+        _restart_host(task, fleet.jobs_on(task.host), restart, asked)
 
     return hosts_at_work.run("restart-servers", hosts, work, say=say, roads=roads)
 
@@ -63,14 +63,10 @@ def status(fleet: Fleet, hosts: Sequence[Host], *, say: Say, roads: Roads | None
     """One look at each host; a row's facts hold a line for each GPU, each server started by hand, each job."""
 
     def work(task: Task) -> None:
-        jobs = jobs_on(fleet, task.host)
+        jobs = fleet.jobs_on(task.host)
         add_status(task, jobs, look(task.transport, task.host, jobs))
 
     return hosts_at_work.run("status", hosts, work, say=say, roads=roads)
-
-
-def jobs_on(fleet: Fleet, host: Host) -> tuple[Job, ...]:
-    return tuple(job for job in fleet.jobs if job.host == host.name)
 
 
 def look(transport: Transport, host: Host, jobs: Sequence[Job], *, outputs: Sequence[str] | None = None) -> Facts:
@@ -80,8 +76,9 @@ def look(transport: Transport, host: Host, jobs: Sequence[Job], *, outputs: Sequ
         transport,
         host,
         files=own_paths(host),
-        commands={"panes": tmux.list_panes_argv(host.home)},
-        state={"home": host.home, "outputs": asked},
+        commands={PANES: tmux.list_panes_argv(host.home)},
+        servers=True,
+        outputs=asked,
     )
 
 
@@ -99,13 +96,12 @@ def reveal_secrets(host: Host) -> dict[str, str]:
 
 
 def add_status(task: Task, jobs: Sequence[Job], facts: Facts) -> None:
-    panes = {pane.session: pane for pane in tmux.parse_panes(_stdout(facts, "panes"))}
     for gpu in gpu_statuses(task.host, facts):
         task.facts[f"GPU {gpu.gpu}"] = str(gpu)
     for number, line in enumerate(stray_lines(facts), 1):
         task.facts[f"not ours {number}"] = line
-    for job, state in zip(jobs, parse_jobs(facts), strict=False):
-        task.facts[f"job {job.name}"] = f"{job_word(state, panes.get(job.session))}, {render_progress(state)}"
+    for job, state in zip(jobs, facts.jobs, strict=True):
+        task.facts[f"job {job.name}"] = f"{job_word(state, facts.panes.get(job.session))}, {render_progress(state)}"
     if not facts.gpus:
         task.facts["GPUs"] = facts.gpus_problem
 
@@ -124,7 +120,7 @@ def _restart_host(task: Task, jobs: Sequence[Job], restart: Restart, choice: Cho
             task.add(line, "planned")
         return
     _confirm_adoption(host, facts, servers, choice)
-    for job, state in zip(jobs, parse_jobs(facts), strict=False):
+    for job, state in zip(jobs, facts.jobs, strict=True):
         if state.pid is not None:
             task.say(f"the generator of job {job.name} runs: it uses a server again when that is ready")
     serve(task, action, secrets)
@@ -163,8 +159,3 @@ def _confirm_adoption(host: Host, facts: Facts, servers: Sequence[Server], choic
     listed = "\n  ".join(render_stray(stray) for stray in strays)
     if not (choice.confirm and choice.confirm(f"{host.where}: stop what rackhand did not start?\n  {listed}\n")):
         raise PreconditionError(f"not confirmed: stop\n  {listed}\n", where=host.where, hint="run again with --yes")
-
-
-def _stdout(facts: Facts, name: str) -> str:
-    done = facts.commands.get(name)
-    return done.stdout if done else ""

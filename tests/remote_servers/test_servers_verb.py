@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from lab import faults
-from rackhand.contract import from_json, to_json
+from rackhand.contract import from_json
 from rackhand.contract.files import Environment, Interpreter, Platform, Workspace
 from rackhand.contract.servers import FlagFacts, ProbeRequest, ServersRequest, secrets_dir
 from rackhand.errors import PreconditionError
@@ -42,7 +42,7 @@ def facts(site: Site) -> Facts:
         Interpreter(sys.executable, found=True),
         Environment(),
         gpus=tuple(GpuFacts(i, uuid, "x", 97887, 4) for i, uuid in enumerate(site.uuids)),
-        servers=to_json(site.observe()),
+        servers=site.observe(),
     )
 
 
