@@ -21,13 +21,14 @@ _BUFFER_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line for one of the ledger's files, with its newline."""
+    """A line for one of the ledger's files, with its newline. `reason`: its quality fault."""
 
     kind: Literal["record", "rejected", "failure"]
     index: int
     line: bytes
     input_tokens: int = 0
     output_tokens: int = 0
+    reason: str = ""
 
 
 class Committer:

@@ -194,7 +194,7 @@ class Feeder:
 
     async def _ask(self, server: Server, flight: Flight) -> None:
         try:
-            body = self.feeding.body(flight.item.prompt, server.model)
+            body = self.feeding.body(flight.item, server.model)
             reply = await self.client.complete(server.url, body, self._timeout_s(server, flight))
             flight.answered = True
             self.judge.note_reply(server, flight, reply, self.clock())

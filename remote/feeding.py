@@ -8,7 +8,7 @@ from typing import Any
 from remote import fastjson
 from remote.ledger import utc_now
 from remote.prompt_queue import Item
-from remote.prompts import Prompt
+from remote.quality import DEFAULT, Fault, Quality
 from remote.reply import Reply, TroubleError
 
 _DEFAULT_MAX_TOKENS = 32768
@@ -26,6 +26,7 @@ class Feeding:
     model: str | None = None
     attempts: int = 5
     timeout_floor_s: float = 120.0
+    quality: Quality = DEFAULT
 
     @property
     def max_tokens(self) -> int:
@@ -35,17 +36,21 @@ class Feeding:
                 return value
         return _DEFAULT_MAX_TOKENS
 
-    def body(self, prompt: Prompt, model: str | None) -> bytes:
-        """The request; `model` is what the server calls its own."""
+    def body(self, item: Item, model: str | None) -> bytes:
+        """The request; `model` is what the server calls its own. After a bad answer it has a seed of its own."""
+        prompt = item.prompt
         body = {"model": self.model or model or "default", "messages": prompt.messages, **self.sampling}
         if prompt.tools:
             body["tools"] = prompt.tools
+        if item.bad_answers:
+            seed = self.sampling.get("seed")
+            body["seed"] = (seed if isinstance(seed, int) else prompt.index) + item.bad_answers
         body["stream"] = False
         return fastjson.dumps(body)
 
 
-def record_line(server: str, item: Item, reply: Reply, latency_s: float) -> bytes:
-    """A contract.job.Record as one line; also a rejected one."""
+def record_line(server: str, item: Item, reply: Reply, latency_s: float, fault: Fault | None = None) -> bytes:
+    """A contract.job.Record as one line; one that is rejected has `reason` and `detail` too."""
     record = {
         "index": item.prompt.index,
         "id": item.prompt.id,
@@ -61,6 +66,8 @@ def record_line(server: str, item: Item, reply: Reply, latency_s: float) -> byte
         "latency_s": round(latency_s, 4),
         "created": utc_now(),
     }
+    if fault is not None and fault.rejects:
+        record |= {"reason": fault.reason, "detail": fault.detail}
     return fastjson.dumps(record) + b"\n"
 
 

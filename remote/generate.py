@@ -147,7 +147,7 @@ async def _run(options: GenerateOptions, ledger: Ledger, reader: PromptReader, l
         completed_before=len(ledger.done) - ledger.rejected_before,
         failed_before=len(ledger.failed) + ledger.rejected_before,
     )
-    feeding = Feeding(options.sampling, options.model, options.attempts, options.timeout_floor_s)
+    feeding = Feeding(options.sampling, options.model, options.attempts, options.timeout_floor_s, options.quality)
     servers = [Server(url, options.concurrency) for url in options.servers]
     queue = Queue()
     committer = Committer(ledger, tally.note_safe)

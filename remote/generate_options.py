@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from rackhand.contract.job import root_url
 from remote.ledger import SHARD_BYTES
+from remote.quality import Quality, parse_quality
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class GenerateOptions:
     drain_timeout_s: float
     timeout_floor_s: float
     shard_bytes: int
+    quality: Quality
 
 
 def parse_options(argv: list[str]) -> GenerateOptions:
@@ -58,6 +60,7 @@ def parse_options(argv: list[str]) -> GenerateOptions:
     add("--drain-timeout", type=float, default=60.0, metavar="S", help="seconds for requests in flight after a signal")
     add("--timeout-floor", type=float, default=120.0, metavar="S", help="shortest deadline of a request, seconds")
     add("--shard-bytes", type=_positive, default=SHARD_BYTES, metavar="B", help="a shard is closed at this size")
+    add("--quality", type=_quality, default="default", metavar="default|off|FILE", help="checks of each completion")
     found = parser.parse_args(argv)
     return GenerateOptions(
         prompts=found.prompts,
@@ -76,6 +79,7 @@ def parse_options(argv: list[str]) -> GenerateOptions:
         drain_timeout_s=found.drain_timeout,
         timeout_floor_s=found.timeout_floor,
         shard_bytes=found.shard_bytes,
+        quality=found.quality,
     )
 
 
@@ -118,3 +122,10 @@ def _shard(text: str) -> tuple[int, int]:
     if not (slash and index.isdigit() and count.isdigit() and int(index) < int(count)):
         raise argparse.ArgumentTypeError(f"{text!r} is no I/N with I from 0 to N-1")
     return int(index), int(count)
+
+
+def _quality(text: str) -> Quality:
+    try:
+        return parse_quality(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

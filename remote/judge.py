@@ -10,12 +10,12 @@ from remote.endpoint import Client
 from remote.feeding import Feeding, HopelessError, failure_line, record_line
 from remote.log_lines import LogLines
 from remote.prompt_queue import Item, Queue
+from remote.quality import Fault, Gate
 from remote.reply import Reply, TroubleError
 from remote.server import Flight, Server
 from remote.tally import Tally
 
-_EMPTY_TRIES = 2
-_EMPTY_STREAK = 20
+_BAD_STREAK = 20
 _HELD_PROMPTS = 200
 _PROMPT_STREAK = 10_000
 _PROBE_DOUBTS = frozenset({"server_error", "bad_body", "timeout", "aborted"})
@@ -36,22 +36,31 @@ class Judge:
     log: LogLines
     completed: int = 0
     held: list[Entry] = field(default_factory=list)
+    gate: Gate = field(init=False)
     _refused_in_a_row: int = 0
+
+    def __post_init__(self) -> None:
+        self.gate = Gate(self.feeding.quality)
 
     def note_reply(self, server: Server, flight: Flight, reply: Reply, now: float) -> None:
         latency_s = now - flight.sent_at
         item = flight.item
-        line = record_line(server.url, item, reply, latency_s)
         server.note_answer(now, self.completed)
-        if reply.empty:
-            self._note_empty(server, flight, line, now)
-            return
+        fault = self.feeding.quality.find_fault(reply)
+        line = record_line(server.url, item, reply, latency_s, fault)
+        if fault is not None:
+            server.faults[fault.reason] += 1
+            if fault.rejects:
+                self._note_bad(server, flight, fault, line, now)
+                return
         self._note_alive(server)
         self.completed += 1
         self._refused_in_a_row = 0
         server.note_completion(latency_s, reply.input_tokens, reply.output_tokens, reply.finish_reason)
         self.release_held()
-        self.committer.put(Entry("record", item.prompt.index, line, reply.input_tokens, reply.output_tokens))
+        tokens = (reply.input_tokens, reply.output_tokens)
+        self.committer.put(Entry("record", item.prompt.index, line, *tokens, reason=fault.reason if fault else ""))
+        self._check_gate(fault)
 
     def release_held(self) -> None:
         """Refusals are the prompts' own fault after all: they go to failures.jsonl."""
@@ -95,11 +104,14 @@ class Judge:
             self.log.say(f"{server.url} answers again")
             server.restart_ramp()
 
-    def _note_empty(self, server: Server, flight: Flight, line: bytes, now: float) -> None:
-        server.empty += 1
-        server.empty_streak += 1
+    def _note_bad(self, server: Server, flight: Flight, fault: Fault, line: bytes, now: float) -> None:
+        server.empty += fault.reason == "empty"
+        server.bad += 1
+        server.bad_streak += 1
         if self._is_sick(server):
-            server.last_error = f"{server.empty_streak} empty completions in a row"
+            server.last_error = (
+                f"{server.bad_streak} bad completions in a row, the last: {fault.reason}, {fault.detail}"
+            )
             if server.breaker.open:
                 server.breaker.note_failure(now, probe=flight.probe)
             else:
@@ -108,21 +120,28 @@ class Judge:
         else:
             self._note_alive(server)
         item = flight.item
-        item.empties += 1
-        if item.empties >= _EMPTY_TRIES:
-            self.committer.put(Entry("rejected", item.prompt.index, line))
-            self.log.say_seldom("rejected", f"line {item.prompt.index + 1}: rejected, its completion is empty")
-        else:
+        item.bad_answers += 1
+        if item.bad_answers <= self.feeding.quality.retries:
             self.tally.retries += 1
             self.queue.retry(item, server.url, now)
+            return
+        self.committer.put(Entry("rejected", item.prompt.index, line, reason=fault.reason))
+        where = f"line {item.prompt.index + 1}"
+        self.log.say_seldom("rejected", f"{where}: rejected, its completion is bad: {fault.reason}, {fault.detail}")
+        self._check_gate(fault)
+
+    def _check_gate(self, fault: Fault | None) -> None:
+        problem = self.gate.note(fault)
+        if problem is not None:
+            raise HopelessError(problem)
 
     def _is_sick(self, server: Server) -> bool:
-        """Nothing but empty completions here, hardly any elsewhere."""
-        if server.empty_streak < _EMPTY_STREAK:
+        """Nothing but bad completions here, hardly any elsewhere."""
+        if server.bad_streak < _BAD_STREAK:
             return False
         others = [other for other in self.servers if other is not server]
-        good, empty = sum(other.completed for other in others), sum(other.empty for other in others)
-        return good >= _EMPTY_STREAK and empty <= good / 10
+        good, bad = sum(other.completed for other in others), sum(other.bad for other in others)
+        return good >= _BAD_STREAK and bad <= good / 10
 
     def _note_refused(self, server: Server, item: Item, trouble: TroubleError) -> None:
         entry = Entry("failure", item.prompt.index, failure_line(server.url, item, trouble))

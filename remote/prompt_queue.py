@@ -23,7 +23,7 @@ class Item:
     prompt: Prompt
     attempts: int = 0
     sent: int = 0
-    empties: int = 0
+    bad_answers: int = 0
     due: float = 0.0
     tried: set[str] = field(default_factory=set)
 

@@ -55,13 +55,15 @@ class Server:
     completed: int = 0
     failures: int = 0
     empty: int = 0
-    empty_streak: int = 0
+    bad: int = 0
+    bad_streak: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     latency_sum_s: float = 0.0
     latency_s: float = 0.0
     s_per_token: float = 0.0
     finish_reasons: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
     output_lengths: Counter[int] = field(default_factory=Counter)
     last_error: str | None = None
     last_kind: str = ""
@@ -138,7 +140,7 @@ class Server:
 
     def note_completion(self, latency_s: float, input_tokens: int, output_tokens: int, finish: str | None) -> None:
         self.completed += 1
-        self.empty_streak = 0
+        self.bad_streak = 0
         self.input_tokens += input_tokens
         self.output_tokens += output_tokens
         self.latency_sum_s += latency_s

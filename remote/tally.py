@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -39,6 +39,7 @@ class Tally:
     status: Status = "running"
     message: str = ""
     bad_line_numbers: list[int] = field(default_factory=list)
+    faults: Counter[str] = field(default_factory=Counter)
     _samples: _Samples = field(default_factory=deque)
     _server_samples: dict[str, _Samples] = field(default_factory=dict)
 
@@ -48,6 +49,8 @@ class Tally:
 
     def note_safe(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
+            if entry.reason:
+                self.faults[entry.reason] += 1
             if entry.kind == "record":
                 self.completed += 1
                 self.input_tokens += entry.input_tokens
@@ -94,6 +97,7 @@ class Tally:
             failed_before=self.failed_before,
             in_flight=sum(len(server.flights) for server in servers),
             rejected=self.rejected,
+            quality=dict(self.faults),
             bad_lines=self.bad_lines,
             retries=self.retries,
             tokens_per_s=round(tokens_per_s, 1),
@@ -130,6 +134,7 @@ class Tally:
             avg_latency_s=round(server.latency_sum_s / server.completed, 3) if server.completed else 0.0,
             tokens_per_s=round((server.output_tokens - tokens) / (now - at), 1) if now > at else 0.0,
             finish_reasons=dict(server.finish_reasons),
+            quality=dict(server.faults),
             output_lengths={str(longest): count for longest, count in sorted(server.output_lengths.items())},
             last_error=server.last_error,
         )

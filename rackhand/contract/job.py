@@ -83,6 +83,7 @@ class ServerProgress:
     avg_latency_s: float = 0.0
     tokens_per_s: float = 0.0
     finish_reasons: dict[str, int] = field(default_factory=dict)
+    quality: dict[str, int] = field(default_factory=dict)
     output_lengths: dict[str, int] = field(default_factory=dict)
     last_error: str | None = None
 
@@ -91,7 +92,8 @@ class ServerProgress:
 class Progress:
     """progress.json. `total` None: the rows aren't counted yet; `eta_hours` None: no rate yet.
 
-    `completed`, `failed`, `rejected`, tokens and `elapsed_hours` are this run's; `failed` holds `rejected`.
+    `completed`, `failed`, `rejected`, tokens and `elapsed_hours` are this run's; `failed` holds `rejected`;
+    `quality` counts its prompts by fault, those that are only counted (length) too; a server's counts its answers.
     `updated` is UTC, ISO 8601; `message` says why a job is paused, stopped or failed.
     """
 
@@ -111,6 +113,7 @@ class Progress:
     failed_before: int = 0
     in_flight: int = 0
     rejected: int = 0
+    quality: dict[str, int] = field(default_factory=dict)
     bad_lines: int = 0
     retries: int = 0
     tokens_per_s: float = 0.0

@@ -49,7 +49,7 @@ class Port:
     seen: Counter[str] = field(default_factory=Counter)
     timeline: list[tuple[float, int]] = field(default_factory=list)
 
-    def fault_now(self, text: str) -> str | None:
+    def fault_now(self, text: str, seed: int | None) -> str | None:
         o = self.options
         at = time.monotonic() - self.started
         if self.down and self.down[0] <= at < self.down[1]:
@@ -60,11 +60,14 @@ class Port:
             return "400"
         if "always500" in text:
             return "500"
+        if "loops" in text and seed is None:
+            return "loop"
         if "alwaysempty" in text:
             return "empty"
         roll = random.random()  # noqa: S311
         for name, share in (("500", o.p500), ("429", o.p429), ("reset", o.preset), ("empty", o.pempty),
-                            ("trunc", o.ptrunc), ("hang", o.phang), ("length", o.plength)):  # fmt: skip
+                            ("trunc", o.ptrunc), ("hang", o.phang), ("length", o.plength),
+                            ("short", o.pshort)):  # fmt: skip
             if roll < share:
                 return name
             roll -= share
@@ -162,10 +165,10 @@ class Http(asyncio.Protocol):
         port.requests += 1
         if o.remember:
             port.seen[text[:40]] += 1
-        fault = port.fault_now(text)
+        fault = port.fault_now(text, request.get("seed"))
         if fault in ("hang", "dead"):
             await asyncio.sleep(86400)
-        if fault is None or fault in ("empty", "length", "trunc"):
+        if fault is None or fault in ("empty", "length", "trunc", "short", "loop"):
             await port.slot()
             try:
                 await asyncio.sleep(self.latency_s())
@@ -199,13 +202,15 @@ class Http(asyncio.Protocol):
 
     def send_completion(self, fault: str | None, text: str) -> None:
         o = self.port.options
-        words = "" if fault == "empty" else (f"echo:{text[:200]}" + "x" * o.body)
-        self.port.tokens += o.tokens
+        words = "" if fault == "empty" else (f"echo:{text[:200]}" + o.words)
+        words += "and so on " * 100 if fault == "loop" else ""
+        tokens = 6 if fault == "short" else o.tokens
+        self.port.tokens += tokens
         body = json.dumps({
             "id": "0", "object": "chat.completion", "created": 0, "model": "null",
             "choices": [{"index": 0, "message": {"role": "assistant", "content": words, "tool_calls": None},
                          "finish_reason": "length" if fault == "length" else "stop"}],
-            "usage": {"prompt_tokens": 10, "completion_tokens": o.tokens, "total_tokens": 10 + o.tokens},
+            "usage": {"prompt_tokens": 10, "completion_tokens": tokens, "total_tokens": 10 + tokens},
         }).encode()  # fmt: skip
         if fault == "trunc":
             self.send(200, body[:-20], length=len(body))
@@ -227,9 +232,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
     p.add_argument("--slow", type=lambda s: (int(s.split(":")[0]), float(s.split(":")[1])))
     p.add_argument("--bad", action="append", default=[], help="PORT:FAULT")
     p.add_argument("--down", action="append", default=[], help="PORT:T0:T1")
-    for name in ("p500", "p429", "preset", "pempty", "ptrunc", "phang", "plength"):
+    for name in ("p500", "p429", "preset", "pempty", "ptrunc", "phang", "plength", "pshort"):
         p.add_argument(f"--{name}", type=float, default=0.0)
-    return p.parse_args(argv)
+    options = p.parse_args(argv)
+    dice = random.Random(0)  # noqa: S311
+    options.words = dice.randbytes(options.body // 2 + 1).hex()[: options.body]
+    return options
 
 
 async def main(argv: list[str]) -> None:

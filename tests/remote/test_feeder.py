@@ -25,7 +25,7 @@ from remote.tally import Tally
 Answer = Callable[[str, str], Reply | TroubleError | None]
 """Of a server's URL and a prompt's text; None hangs."""
 
-GOOD = Reply("fine", None, None, "stop", {"completion_tokens": 5}, "m")
+GOOD = Reply("fine", None, None, "stop", {"completion_tokens": 50}, "m")
 
 
 class ScriptedClient:

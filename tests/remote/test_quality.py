@@ -1,0 +1,148 @@
+"""The quality gate: what counts as a bad completion, what becomes of it, and when a job stops by itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from remote.quality import DEFAULT, OFF, Gate, Quality, parse_quality, quality_of, repetition
+from remote.reply import Reply
+from tests.remote.rig import Rig, nothing_lost_nothing_twice, write_prompts
+
+PROSE = (Path(__file__).parents[2] / "docs/generator.md").read_text()
+CODE = (Path(__file__).parents[2] / "remote/feeder.py").read_text()
+
+
+def _reply(text: str = PROSE, reasoning: str | None = None, *, tokens: int = 900, finish: str = "stop") -> Reply:
+    return Reply(text, reasoning, None, finish, {"completion_tokens": tokens}, "m")
+
+
+@pytest.mark.parametrize(
+    ("reply", "options", "reason", "rejects"),
+    [
+        (_reply(), {}, None, True),
+        (_reply(CODE), {}, None, True),
+        (_reply("42", "Six times seven is 42."), {}, None, True),
+        (_reply(""), {}, "empty", True),
+        (_reply("  \n"), {}, "empty", True),
+        (_reply("", "so"), {}, "thinking", True),
+        (_reply("", "so", finish="length"), {}, "length", False),
+        (_reply(finish="length"), {}, "length", False),
+        (_reply(finish="length"), {"reject_length": True}, "length", True),
+        (_reply("I am done now.", tokens=6), {}, "short", True),
+        (_reply("I am done now.", tokens=6), {"min_tokens": 6}, None, True),
+        (_reply("two words", tokens=0), {}, "short", True),
+        (_reply("x", tokens=2, finish="length"), {}, "length", False),
+        (_reply(PROSE + "and again " * 500), {}, "repetition", True),
+        (_reply(PROSE, PROSE + "Wait, no. " * 500), {}, "repetition", True),
+        (_reply("ha" * 300), {}, "repetition", True),
+        (_reply("ha" * 300), {"max_repetition": 1000}, None, True),
+        (_reply("no " * 20), {}, None, True),
+        (_reply(), {"require_thinking": True}, "thinking", True),
+        (_reply(reasoning="so"), {"require_thinking": True}, None, True),
+        (_reply(), {"must": ["durab", "qqq"]}, "must", True),
+        (_reply(), {"must": "(?i)GENERATOR"}, None, True),
+        (_reply("这个 does not belong here"), {"must_not": "[\u4e00-\u9fff]"}, "must_not", True),
+    ],
+)
+def test_a_bad_completion_is_known_by_its_fault(
+    reply: Reply, options: dict[str, object], reason: str | None, rejects: bool
+) -> None:
+    fault = quality_of(options).find_fault(reply)
+    assert (fault.reason if fault else None) == reason
+    assert fault is None or (fault.rejects == rejects and fault.detail)
+
+
+def test_a_tool_call_may_be_short_and_off_rejects_only_what_is_empty() -> None:
+    call = Reply("", None, [{"id": "1"}], "tool_calls", {"completion_tokens": 3}, "m")
+    assert DEFAULT.find_fault(call) is None
+    assert quality_of({"must": "x"}).find_fault(call) is None
+    assert OFF.find_fault(_reply("ha" * 900, tokens=1)) is None
+    empty = OFF.find_fault(_reply(""))
+    assert empty is not None
+    assert empty.reason == "empty"
+
+
+def test_prose_and_code_are_far_from_a_loop() -> None:
+    assert max(repetition(PROSE), repetition(CODE)) < DEFAULT.max_repetition / 2
+    assert repetition("I can't do that. " * 50) > DEFAULT.max_repetition
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"min_token": 3}', "no option min_token; there are min_tokens"),
+        ('{"min_tokens": -1}', "min_tokens: -1 is no whole number"),
+        ('{"limit_share": 2}', "limit_share: 2 is no number from 0 to 1"),
+        ('{"must": "("}', "must: .*unterminated"),
+        ('{"must_not": [1]}', "a pattern, or a list"),
+        ('{"reject_length": 1}', "neither true nor false"),
+        ("{", "not JSON"),
+        ("nowhere.json", "nowhere.json: No such file.*; write default, off or a JSON file"),
+    ],
+)
+def test_a_wrong_option_is_named(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        parse_quality(text)
+
+
+def test_options_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "quality.json"
+    file.write_text('{"min_tokens": 3, "retries": 0}')
+    assert parse_quality(str(file)) == Quality(min_tokens=3, retries=0)
+    assert (parse_quality("default"), parse_quality("off")) == (DEFAULT, OFF)
+
+
+def test_the_gate_looks_at_the_first_prompts_only() -> None:
+    bad = DEFAULT.find_fault(_reply(""))
+    gate = Gate(DEFAULT)
+    assert [gate.note(bad) for _ in range(100)] == [None] * 100
+    assert [gate.note(None) for _ in range(400)] == [None] * 400
+    assert [gate.note(bad) for _ in range(500)] == [None] * 500
+    gate = Gate(DEFAULT)
+    said = [gate.note(bad) for _ in range(101)][-1]
+    assert said is not None
+    assert said.startswith("101 of the first 101 prompts were rejected (101 empty), more than 20% of 500")
+
+
+def test_a_job_whose_answers_are_six_tokens_long_stops_by_itself(tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path, 3000)
+    with Rig(tmp_path, "--pshort", "0.87", ports=4) as rig:
+        assert rig.generate(prompts) == 1
+        assert rig.requests() < 700
+    progress = rig.progress()
+    assert progress["status"] == "failed"
+    assert "short), more than 20% of 500; the last: 6 tokens, fewer than 8" in progress["message"]
+    assert progress["quality"]["short"] == progress["rejected"] > 100
+    rejected = [json.loads(line) for line in (rig.output / "rejected.jsonl").read_text().splitlines()]
+    assert {(row["reason"], row["detail"], row["attempts"]) for row in rejected} == {
+        ("short", "6 tokens, fewer than 8", 2)
+    }
+    with Rig(tmp_path, ports=2) as rig:
+        assert rig.generate(prompts, "--retry-rejected") == 0
+    nothing_lost_nothing_twice(rig.output, 3000)
+
+
+def test_a_bad_answer_is_asked_again_with_a_new_seed_and_length_is_only_counted(tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path, 100, lambda i: f"loops {i}" if i < 10 else f"prompt {i}")
+    with Rig(tmp_path, "--plength", "0.3", ports=2) as rig:
+        assert rig.generate(prompts) == 0
+        assert rig.requests() == 110
+    progress = rig.progress()
+    assert set(progress["quality"]) == {"length"}
+    assert sum(server["quality"].get("repetition", 0) for server in progress["servers"].values()) == 10
+    found = nothing_lost_nothing_twice(rig.output, 100)
+    assert {record["attempts"] for record in found if record["index"] < 10} == {2}
+    assert all("reason" not in record for record in found)
+
+
+def test_length_is_rejected_by_option(tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path, 40)
+    options = '{"reject_length": true, "retries": 0, "limit_share": 1}'
+    with Rig(tmp_path, "--plength", "0.5", ports=1) as rig:
+        assert rig.generate(prompts, "--quality", options) == 3
+    rejected = [json.loads(line) for line in (rig.output / "rejected.jsonl").read_text().splitlines()]
+    assert rig.progress()["quality"] == {"length": len(rejected)}
+    assert {row["reason"] for row in rejected} == {"length"}
