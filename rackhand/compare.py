@@ -82,7 +82,7 @@ def compare(a: Sequence[Sample], b: Sequence[Sample], *, window_s: float = STEAD
     windows = [[s for s in run if s.time >= run[-1].time - seconds] for run in steady]
     blocks_a, blocks_b = (blocks_of(window) for window in windows)
     lines = [_line(name, part, blocks_a, blocks_b) for name, part in FIGURES]
-    for share, name in ((0.1, "tok/s per GPU p10"), (0.9, "tok/s per GPU p90")):
+    for share, name in ((0.9, "tok/s per GPU p90"), (0.1, "tok/s per GPU p10")):
         lines.insert(2, Line(name, *(_percentile(_rates(window), share) for window in windows)))
     lines.append(Line("ETA h", *(_eta(window) for window in windows)))
     return RunComparison(seconds, min(len(blocks_a), len(blocks_b)), tuple(lines))

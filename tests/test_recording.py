@@ -119,7 +119,7 @@ def test_a_run_ends_when_flags_or_the_generator_change_and_a_gap_is_told(tmp_pat
     recorded(tmp_path, [*run_b, *again], said)
     told = history(FLEET, environ, "expansion")
     assert [(run.id, run.began, run.ended, run.sent) for run in told.runs] == [
-        (1, 1000.0, 1048.0, 32.0),
+        (1, 1000.0, 1038.0, 32.0),
         (2, 1050.0, 1168.0, 64.0),
     ]
     kinds = [event.kind for event in told.events]

@@ -114,13 +114,17 @@ def _verdict(
     lines: tuple[str, ...],
 ) -> Verdict:
     words: dict[str, float | str] = {**figures, "gpus": ",".join(map(str, gpus))}
-    evidence = [text for line in rule.evidence if (text := render_words(line, words)) is not None]
+    evidence: list[str] = []
+    for line in rule.evidence:
+        text = render_words(line, words)
+        if text is not None and not any(text in other for other in evidence):
+            evidence.append(text)
     return Verdict(
         name=rule.name,
         stage=stage,
         gpus=gpus,
         says=render_words(rule.says, words) or rule.name,
-        evidence=tuple(dict.fromkeys(evidence)),
+        evidence=tuple(evidence),
         lines=lines,
         confidence=_confidence(rule, figures),
         advice=tuple(_advice(rule, figures, words)),

@@ -69,8 +69,9 @@ def mean_figures(several: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def projected(figures: Mapping[str, float]) -> dict[str, float]:
-    """The same server with as many requests as its cap allows and one more waiting."""
-    found = {**figures, "projected": 1.0, "fill": 1.0, "queue": 1.0, "retractions": 0.0}
+    """The same server with as many requests as its cap allows; nothing is known of a queue then."""
+    found = {**figures, "projected": 1.0, "fill": 1.0, "retractions": 0.0}
+    found.pop("queue", None)
     for name in ("kv", "mamba"):
         if f"{name}_at_cap" in figures:
             found[name] = figures[f"{name}_at_cap"]
@@ -135,6 +136,8 @@ def _capacity(gpu: GpuSample, found: Mapping[str, float]) -> dict[str, float]:
         each = more.get("slots_each") or (_slots_each(gpu.slots, round(cap)) if cap else None)
         if each:
             more |= {"slots_each": each, "cap_by_slots": gpu.slots // each, "cap_no_buffer": gpu.slots // 3}
+    elif "slots_each" in more:
+        more["slots_each_told"] = more["slots_each"]
     if "slots_each" in more and cap:
         more.setdefault("cap_no_buffer", cap * more["slots_each"] // 3)
         more["gain_no_buffer"] = more["cap_no_buffer"] / cap
@@ -169,6 +172,7 @@ def _flag_figures(flags: Mapping[str, str]) -> dict[str, float]:
     chunk = chunk or DEFAULT_CHUNK
     found: dict[str, float] = {
         "bf16_state": float(flags.get("mamba-ssm-dtype", "") == "bfloat16"),
+        "drafts": float("speculative-algorithm" in flags),
         "fp8_kv": float(flags.get("kv-cache-dtype", "").startswith(("fp8", "fp4", "mxfp8", "nvfp4"))),
         "chunk": chunk,
         "two_chunks": 2 * chunk,

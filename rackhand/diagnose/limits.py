@@ -156,7 +156,7 @@ CAPS = (
         says="the state pool limits the requests at a time: cap {cap:.0f}",
         evidence=(
             "cap {cap:.0f} = {slots:.0f} state slots // {slots_each:.0f}",
-            "cap {cap:.0f} at slots // {slots_each:.0f}, as its strategy says",
+            "cap {cap:.0f} at slots // {slots_each_told:.0f}, as its strategy says",
             _LOAD,
             "KV usage {kv_at_cap:.2f} and mamba usage {mamba_at_cap:.2f} with all slots in use",
         ),
@@ -188,7 +188,7 @@ CAPS = (
                 "fewer draft tokens",
                 "their intermediate states become slots",
                 f"fewer tokens a step; {RESTART}",
-                when=((If("accept_len", ">", 0),),),
+                when=((If("drafts", ">=", 1),),),
             ),
         ),
         hides=frozenset({"cap-bound"}),

@@ -21,6 +21,8 @@ DIGITS: Mapping[str, int] = {
     "mamba usage": 2,
     "ETA h": 1,
 }
+NEGLIGIBLE = 0.01
+"""A difference that is no chance and yet not worth a word."""
 TOO_EARLY = "too early to say what limits the run"
 NOTHING = "nothing stands out: no rule finds a limit"
 
@@ -84,8 +86,17 @@ def _cells(line: Line) -> tuple[str, str, str, str]:
     ratio = "" if line.ratio is None else f"{line.ratio:.2f}"
     if line.low is not None and line.high is not None:
         ratio += f" [{line.low:.2f}, {line.high:.2f}]"
-    word = {None: "", False: "no difference", True: "more" if (line.ratio or 1) > 1 else "less"}[line.differs]
-    return number(line.a, digits), number(line.b, digits), ratio, word
+    return number(line.a, digits), number(line.b, digits), ratio, _word(line)
+
+
+def _word(line: Line) -> str:
+    if line.differs is None or line.ratio is None:
+        return ""
+    if not line.differs:
+        return "no difference"
+    if abs(line.ratio - 1) < NEGLIGIBLE:
+        return f"within {NEGLIGIBLE:.0%}"
+    return "more" if line.ratio > 1 else "less"
 
 
 def changed_flags(a: Run, b: Run) -> list[str]:

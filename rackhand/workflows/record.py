@@ -137,6 +137,7 @@ class _Track:
     key: str = ""
     states: dict[int, str] = field(default_factory=dict)
     verdict: str = ""
+    last_look: str = ""
     looked_at: float = 0.0
     pruned_at: float = 0.0
     is_compared: bool = True
@@ -148,8 +149,8 @@ class _Track:
             return
         if last is not None and sample.time - last > GAP * max(self.interval_s, 1.0):
             self._happened(sample, "gap", f"nothing seen for {sample.time - last:.0f} s", {"since": last})
-        self._follow_run(sample)
-        self.recording.put_sample(self.where, sample, self.run)
+        is_running = self._follow_run(sample)
+        self.recording.put_sample(self.where, sample, self.run if is_running else None)
         self.samples.append(sample)
         while self.samples[0].time < sample.time - KEPT_S:
             self.samples.popleft()
@@ -161,21 +162,23 @@ class _Track:
             self.pruned_at = sample.time
             self.recording.prune(sample.time)
 
-    def _follow_run(self, sample: Sample) -> None:
+    def _follow_run(self, sample: Sample) -> bool:
+        """Whether the sample is of a run, which is `self.run` then."""
         found = run_key(sample, self.name)
         if found is None:
-            return
+            return False
         key, flags, sent, pid = found
         if key == self.key:
-            return
+            return True
         known = self.recording.runs()[-1:] if not self.key else []
         self.key = key
         if known and known[0].flags == flags and known[0].generator == pid:
             self.run = known[0].id
-            return
+            return True
         self.run = self.recording.put_run(self.where, sample.time, flags, sent, pid)
         self.is_compared = False
         self._happened(sample, "run", f"run {self.run} begins", {"run": self.run})
+        return True
 
     def _note_states(self, sample: Sample) -> None:
         for gpu in sample.gpus:
@@ -187,11 +190,12 @@ class _Track:
     def _look(self, sample: Sample) -> None:
         found = diagnose(tuple(self.samples), window_s=max(WINDOW_S, 6 * self.interval_s))
         names = ", ".join(f"{v.name} {','.join(map(str, v.gpus))}" for v in found.now)
-        if names != self.verdict and found.now:
+        if names != self.verdict and names == self.last_look and found.now:
+            self.verdict = names
             verdicts = [{"name": v.name, "gpus": list(v.gpus), "evidence": list(v.evidence)} for v in found.now]
             text = verdict_line(found, gpus=len(sample.gpus)).removeprefix("verdict: ")
             self._happened(sample, "verdict", text, {"verdicts": verdicts})
-        self.verdict = names
+        self.last_look = names
         if not self.is_compared and self.run is not None:
             self._compare(sample)
 

@@ -101,7 +101,7 @@ class WatchedGpu:
             return {}
         if self._flags[0] != pid:
             try:
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").rstrip("\0").split("\0")
             except OSError:
                 return {}
             self._flags = (pid, self._engine.parse_tuning(words))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -11,12 +12,15 @@ from pathlib import Path
 import pytest
 
 from lab.faults import clear_faults, set_fault
+from rackhand import tmux
 from rackhand.contract.watch import Sample
 from rackhand.diagnose import Diagnosis, diagnose
 from rackhand.inventory import Fleet, Host, ProxmoxLxc, ServerSpec, Ssh
+from rackhand.recording import recordings_dir
 from rackhand.render.verdicts import verdict_line
 from rackhand.report import Report
 from rackhand.workflows.diagnose import diagnose as watch_and_tell
+from rackhand.workflows.history import detach
 from rackhand.workflows.metrics import tail_metrics
 from tests.lab.conftest import VMID, Lab
 
@@ -154,3 +158,20 @@ def test_a_server_that_hangs_is_found(lab: Lab, watch: Watch) -> None:
     clear_faults(lab.place.gpu_dir(VMID))
     set_fault(lab.place.gpu_dir(VMID), 1, "hang")
     await_verdicts(watch, [("hang", "now", (1,)), ("state-bound", "now", (0,))])
+
+
+def test_a_detached_recording_runs_once_and_again_when_it_has_ended(tmp_path: Path) -> None:
+    fleet = Fleet(Path("/x.yaml"), ())
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    home = str(recordings_dir(environ, fleet.path))
+    try:
+        first = detach(fleet, environ, ("cat",)).rows[0].outcomes[0]
+        again = detach(fleet, environ, ("cat",)).rows[0].outcomes[0]
+        assert (first.state, again.state) == ("done", "unchanged")
+        subprocess.run(tmux.tmux_argv(home, "send-keys", "-t", "record", "C-d"), check=True)
+        deadline = time.monotonic() + 20
+        while detach(fleet, environ, ("cat",)).rows[0].outcomes[0].state != "done":
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        subprocess.run(tmux.tmux_argv(home, "kill-server"), check=False)
