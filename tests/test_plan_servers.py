@@ -22,7 +22,15 @@ from rackhand.contract.servers import (
 from rackhand.errors import PreconditionError, UsageError
 from rackhand.facts import Facts, GpuFacts
 from rackhand.inventory import Host, Job, PlainSsh, SecretRef, ServerSpec, Ssh, servers_of
-from rackhand.plan.job import choose_output, job_outputs, parse_concurrency, plan_resume, plan_stop, render_progress
+from rackhand.plan.job import (
+    check_session,
+    choose_output,
+    job_outputs,
+    parse_concurrency,
+    plan_resume,
+    plan_stop,
+    render_progress,
+)
 from rackhand.plan.servers import ServeGpus, plan_restart, plan_stop_servers
 from rackhand.scripts import server_argv
 from rackhand.secret_files import render_secrets, secret_refs
@@ -181,22 +189,32 @@ def test_a_job_is_started_with_every_server_and_its_own_words() -> None:
 def test_a_running_job_is_left_alone_and_can_be_stopped() -> None:
     running, idle = JobState("/out", exists=True, pid=5), JobState("/out", exists=True)
     assert plan_resume(HOST, JOB, running, servers_of(HOST, [0])) is None
-    assert plan_stop(JOB, idle) is None
-    action = plan_stop(JOB, running, timeout_s=3.0)
+    assert plan_stop(JOB, [idle]) is None
+    action = plan_stop(JOB, [dataclasses.replace(idle, output="/other"), running], timeout_s=3.0)
     assert action is not None
-    assert action.order.drain_timeout_s == 3.0
+    assert (action.order.output, action.order.drain_timeout_s) == ("/out", 3.0)
     with pytest.raises(PreconditionError, match="no server"):
         plan_resume(HOST, JOB, idle, ())
 
 
 def test_new_takes_the_first_output_that_is_not_there() -> None:
-    assert job_outputs(JOB) == ("/out",)
-    asked = job_outputs(JOB, new=True)
+    asked = job_outputs(JOB)
     assert asked[:3] == ("/out", "/out-2", "/out-3")
     states = [JobState(output, exists=i < 2) for i, output in enumerate(asked)]
     assert choose_output(HOST, JOB, states).output == "/out-3"
     with pytest.raises(PreconditionError, match="outputs like"):
         choose_output(HOST, JOB, [dataclasses.replace(state, exists=True) for state in states])
+
+
+def test_a_session_in_which_something_runs_is_not_taken() -> None:
+    def seen(*panes: Pane) -> Facts:
+        return dataclasses.replace(facts(), panes={pane.session: pane for pane in panes})
+
+    ended, other = Pane("gen", 77, dead=True, status=0, digest=""), Pane("gen2", 78, dead=False, status=None, digest="")
+    check_session(HOST, JOB, facts())
+    check_session(HOST, JOB, seen(ended, other))
+    with pytest.raises(PreconditionError, match=r"session gen \(pid 77\)"):
+        check_session(HOST, JOB, seen(dataclasses.replace(ended, dead=False)))
 
 
 @pytest.mark.parametrize(("text", "value"), [("", None), ("auto", "auto"), ("64", 64)])

@@ -14,6 +14,7 @@ from rackhand.contract.job import JobState
 from rackhand.contract.run import StartRun, StopRun
 from rackhand.contract.servers import argv_digest
 from rackhand.errors import PreconditionError, UsageError
+from rackhand.facts import Facts
 from rackhand.inventory import Host, Job, Server
 from rackhand.scripts import generate_values, interpreter
 from rackhand.template import render_script
@@ -38,10 +39,16 @@ class StopJob:
     line: str
 
 
-def job_outputs(job: Job, *, new: bool = False) -> tuple[str, ...]:
-    """The outputs to look at: the job's own, and with `new` OUTPUT-2, OUTPUT-3 ..."""
+def job_outputs(job: Job) -> tuple[str, ...]:
+    """The outputs to look at: the job's own first, then those that `--new` makes: OUTPUT-2, OUTPUT-3 ..."""
     first = job.output.rstrip("/")
-    return (first, *(f"{first}-{i}" for i in range(2, NEW_OUTPUTS + 1))) if new else (first,)
+    return (first, *(f"{first}-{i}" for i in range(2, NEW_OUTPUTS + 1)))
+
+
+def job_states(job: Job, facts: Facts) -> tuple[JobState, ...]:
+    """What was observed at the job's outputs, its own first."""
+    seen = {state.output: state for state in facts.jobs}
+    return tuple(seen.get(output) or JobState(output) for output in job_outputs(job))
 
 
 def choose_output(host: Host, job: Job, states: Sequence[JobState]) -> Job:
@@ -89,11 +96,21 @@ def plan_resume(
     return StartJob(job.name, order, f"start job {job.name} on {len(servers)} servers{done}")
 
 
-def plan_stop(job: Job, state: JobState, *, timeout_s: float | None = None) -> StopJob | None:
-    """None when no generator runs. `timeout_s`: how long requests in flight may take before they are given back."""
-    if state.pid is None:
+def check_session(host: Host, job: Job, facts: Facts) -> None:
+    """PreconditionError when something runs in the session that the generator would replace."""
+    pane = facts.panes.get(job.session)
+    if pane is not None and not pane.dead:
+        what = f"something runs in tmux session {job.session} (pid {pane.pid}): another job's generator?"
+        raise PreconditionError(what, where=host.where, hint=f"./inv stop, or set jobs.{job.name}.session")
+
+
+def plan_stop(job: Job, states: Sequence[JobState], *, timeout_s: float | None = None) -> StopJob | None:
+    """For the one of the job's outputs where a generator runs; None when none does. `timeout_s`: how long requests
+    in flight may take before they are given back."""
+    state = next((state for state in states if state.pid is not None), None)
+    if state is None:
         return None
-    order = StopRun(job.output) if timeout_s is None else StopRun(job.output, timeout_s)
+    order = StopRun(state.output) if timeout_s is None else StopRun(state.output, timeout_s)
     return StopJob(job.name, order, f"stop job {job.name} (pid {state.pid})")
 
 

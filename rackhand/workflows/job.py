@@ -10,7 +10,7 @@ from rackhand.contract.job import JobState
 from rackhand.errors import PreconditionError
 from rackhand.facts import Facts
 from rackhand.inventory import Fleet, Host, Job, Server, servers_of
-from rackhand.plan.job import choose_output, job_outputs, plan_resume, plan_stop, render_progress
+from rackhand.plan.job import check_session, choose_output, job_states, plan_resume, plan_stop, render_progress
 from rackhand.plan.servers import plan_stop_servers
 from rackhand.report import Report
 from rackhand.workflows import fleet as hosts_at_work
@@ -70,15 +70,16 @@ def stop(
 def _resume(task: Task, job: Job, wish: Resume, choice: Choice) -> None:
     host = task.host
     secrets = reveal_secrets(host)
-    facts = look(task.transport, host, [job], outputs=job_outputs(job, new=wish.new))
-    states = facts.jobs
+    facts = look(task.transport, host, [job])
+    states = job_states(job, facts)
     if _is_running(task, job, states, wish):
         return
+    check_session(host, job, facts)
     check_deployed(host, facts)
     if wish.new:
         job = choose_output(host, job, states)
         task.say(f"output {job.output}; set it in the inventory to resume this one")
-    state = next(state for state in states if state.output == job.output)
+    state = next(state for state in states if state.output == job.output.rstrip("/"))
     action = plan_resume(host, job, state, _servers(host, facts), concurrency=wish.concurrency)
     if action is None:
         return
@@ -98,7 +99,8 @@ def _is_running(task: Task, job: Job, states: Sequence[JobState], wish: Resume) 
         if wish.new:
             what = f"a generator (pid {state.pid}) works on {state.output}"
             raise PreconditionError(what, where=task.host.where, hint=f"./inv stop --job {job.name} first")
-        task.add(f"job {job.name}: already running (pid {state.pid}), {render_progress(state)}", "unchanged")
+        where = "" if state is states[0] else f" in {state.output}"
+        task.add(f"job {job.name}: already running{where} (pid {state.pid}), {render_progress(state)}", "unchanged")
         return True
     return False
 
@@ -112,9 +114,7 @@ def _servers(host: Host, facts: Facts) -> tuple[Server, ...]:
 def _stop(task: Task, jobs: Sequence[Job], wish: Stop, choice: Choice) -> None:
     host = task.host
     facts = look(task.transport, host, jobs)
-    actions = [
-        (job, plan_stop(job, state, timeout_s=wish.timeout_s)) for job, state in zip(jobs, facts.jobs, strict=True)
-    ]
+    actions = [(job, plan_stop(job, job_states(job, facts), timeout_s=wish.timeout_s)) for job in jobs]
     servers = plan_stop_servers(host, facts) if wish.servers else None
     for job, action in actions:
         if action is None:

@@ -16,7 +16,7 @@ from rackhand.facts import PANES, Facts
 from rackhand.inventory import Fleet, Host, Job, Server, servers_of
 from rackhand.observe import observe, observe_flags
 from rackhand.plan.deploy import plan_deploy
-from rackhand.plan.job import render_progress
+from rackhand.plan.job import job_outputs, job_states, render_progress
 from rackhand.plan.servers import ServeGpus, plan_restart, render_stray, strays_in_the_way
 from rackhand.report import Report
 from rackhand.secret_files import render_secrets, secret_refs
@@ -69,9 +69,9 @@ def status(fleet: Fleet, hosts: Sequence[Host], *, say: Say, roads: Roads | None
     return hosts_at_work.run("status", hosts, work, say=say, roads=roads)
 
 
-def look(transport: Transport, host: Host, jobs: Sequence[Job], *, outputs: Sequence[str] | None = None) -> Facts:
-    """Files, GPUs, sessions, servers and jobs in one call; `outputs` replaces those of `jobs`."""
-    asked = [job.output for job in jobs] if outputs is None else list(outputs)
+def look(transport: Transport, host: Host, jobs: Sequence[Job]) -> Facts:
+    """Files, GPUs, sessions, servers and jobs, with the outputs that `--new` made, in one call."""
+    asked = [output for job in jobs for output in job_outputs(job)]
     return observe(
         transport,
         host,
@@ -100,8 +100,12 @@ def add_status(task: Task, jobs: Sequence[Job], facts: Facts) -> None:
         task.facts[f"GPU {gpu.gpu}"] = str(gpu)
     for number, line in enumerate(stray_lines(facts), 1):
         task.facts[f"not ours {number}"] = line
-    for job, state in zip(jobs, facts.jobs, strict=True):
-        task.facts[f"job {job.name}"] = f"{job_word(state, facts.panes.get(job.session))}, {render_progress(state)}"
+    for job in jobs:
+        own, *others = job_states(job, facts)
+        task.facts[f"job {job.name}"] = f"{job_word(own, facts.panes.get(job.session))}, {render_progress(own)}"
+        for state in others:
+            if state.pid is not None:
+                task.facts[f"job {job.name} in {state.output}"] = f"running, {render_progress(state)}"
     if not facts.gpus:
         task.facts["GPUs"] = facts.gpus_problem
 
@@ -120,8 +124,8 @@ def _restart_host(task: Task, jobs: Sequence[Job], restart: Restart, choice: Cho
             task.add(line, "planned")
         return
     _confirm_adoption(host, facts, servers, choice)
-    for job, state in zip(jobs, facts.jobs, strict=True):
-        if state.pid is not None:
+    for job in jobs:
+        if any(state.pid is not None for state in job_states(job, facts)):
             task.say(f"the generator of job {job.name} runs: it uses a server again when that is ready")
     serve(task, action, secrets)
     after = look(task.transport, host, jobs)

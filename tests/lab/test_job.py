@@ -153,10 +153,15 @@ def test_a_job_survives_a_dead_server_and_a_dead_generator_and_is_done_once(benc
     assert what(bench.resume())[0].startswith(f"job j: done, {PROMPTS} of {PROMPTS} done")
 
 
-def test_new_starts_another_output(bench: Bench) -> None:
+def test_new_starts_another_output_that_every_verb_sees_at_work(bench: Bench) -> None:
     report = bench.resume(new=True)
     assert "job j: started, 0 already done, 1 of 2 servers generate" in what(report)
     assert (bench.place.workspace(200) / "out-2/job.json").exists()
-    other = replace(bench.job, output="/workspace/out-2")
-    fleet = Fleet(Path("x.yaml"), (bench.host,), (other,))
-    assert what(stop(fleet, (bench.host,), Stop(job=other), say=lambda *_: None))[0].startswith("job j: stopped")
+    assert what(bench.resume())[0].startswith("job j: already running in /workspace/out-2 (pid ")
+    (row,) = status(bench.fleet, (bench.host,), say=lambda *_: None).rows
+    assert row.facts["job j in /workspace/out-2"].startswith("running, ")
+    second = replace(bench.job, name="k", output="/workspace/k")
+    fleet = Fleet(Path("x.yaml"), (bench.host,), (bench.job, second))
+    (row,) = resume(fleet, second, Resume(), say=lambda *_: None).rows
+    assert "something runs in tmux session gen" in str(row.error)
+    assert what(bench.stop())[0].startswith("job j: stopped")
