@@ -176,6 +176,7 @@ def stop(
 ) -> int:
     """Stop generators: what is in flight is finished, or given back at the deadline; --servers: the servers too.
 
+    With --job only that job's host is asked.
     Example: ./inv stop --job expansion --servers
     """
     from rackhand.arguments import checked_seconds

@@ -19,7 +19,7 @@ from rackhand.engines import engine
 from remote import processes
 from remote.ask import read_api_key
 from remote.cli import Emit, VerbError
-from remote.job_file import RefusedError, observe_prompts_digest, observe_state
+from remote.job_file import RefusedError, observe_lock, observe_prompts_digest, observe_state
 from remote.journal import read_json
 from remote.order import put_script
 from remote.probe import observe_server
@@ -162,7 +162,7 @@ def stop(order: StopRun, emit: Emit) -> RunResult:
     """Ends when the generator did; it gives back or finishes what is in flight first."""
     output = Path(order.output)
     state = observe_state(output)
-    target = processes.identify(state.pid) if state.pid else None
+    target = _generator(output, state)
     if target is None:
         return RunResult("idle", state)
     for limit_s in (order.drain_timeout_s, order.hurry_timeout_s):
@@ -172,6 +172,20 @@ def stop(order: StopRun, emit: Emit) -> RunResult:
     processes.send_signal(target, signal.SIGKILL)
     _await_end(output, target, order.hurry_timeout_s, emit)
     return RunResult("killed", observe_state(output))
+
+
+def _generator(output: Path, state: JobState) -> Process | None:
+    """The process that holds the output. A lock can be held from another container that shares the disk: the pid in
+    it is then another process here."""
+    if state.pid is None:
+        return None
+    process = processes.identify(state.pid)
+    if process is not None and "generate" in processes.cmdline(process.pid):
+        return process
+    if observe_lock(output) is None:
+        return None
+    what = f"{output} is held by pid {state.pid}, which is no generator of this container"
+    raise VerbError("failed", what, "stop it where it was started")
 
 
 def _await_end(output: Path, target: Process, limit_s: float, emit: Emit) -> bool:

@@ -49,7 +49,7 @@ class Shop:
 
     home: Path
     kind: Engine
-    key: str | None
+    key: str | None = field(repr=False)
     wishes: Wishes
     baselines: Baselines
     say: Callable[[Step], None]

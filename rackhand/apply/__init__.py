@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from rackhand.apply.container import start_container
 from rackhand.apply.files import send
 from rackhand.apply.job import start_job, stop_job
 from rackhand.apply.servers import serve_gpus
+from rackhand.contract.servers import Step
 from rackhand.inventory import Host
 from rackhand.plan import Action
 from rackhand.plan.deploy import SendFiles, StartContainer
@@ -21,12 +21,16 @@ from rackhand.transport import Transport
 
 @dataclass(frozen=True)
 class Place:
-    """Where actions are applied: one host, its road, and whom to tell of progress. `options` are the verb's own."""
+    """Where actions are applied: one host, its road, whom to tell of progress, and the files for the container's tmpfs.
+
+    `steps` is filled with how far each GPU came, and stands also when the road breaks.
+    """
 
     host: Host
     transport: Transport
     say: Callable[[str], None]
-    options: dict[str, Any] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    steps: dict[int, Step] = field(default_factory=dict)
 
 
 def apply(action: Action, place: Place) -> tuple[Outcome, ...]:
@@ -39,9 +43,11 @@ def apply(action: Action, place: Place) -> tuple[Outcome, ...]:
             send(place.transport, place.host, action, place.say)
             return (Outcome(_sent(action), detail="\n".join(_changes(action))),)
         case ServeGpus():
-            return serve_gpus(place.transport, place.host, action, place.options["serve"], place.say)
+            return serve_gpus(
+                place.transport, place.host, action, secrets=place.secrets, steps=place.steps, say=place.say
+            )
         case StartJob():
-            return start_job(place.transport, place.host, action, place.options["secrets"], place.say)
+            return start_job(place.transport, place.host, action, place.secrets, place.say)
         case StopJob():
             return stop_job(place.transport, place.host, action, place.say)
 

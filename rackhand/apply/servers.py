@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from rackhand import agent
 from rackhand.contract import from_json, to_json
@@ -25,24 +24,22 @@ SILENCE_S = 60.0
 SLACK_S = 120.0
 
 
-@dataclass
-class Serving:
-    """What a call of `servers` needs beside its orders, and how far each GPU came, also when the road breaks."""
-
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    steps: dict[int, Step] = field(default_factory=dict)
-
-
 def serve_gpus(
-    transport: Transport, host: Host, action: ServeGpus, serving: Serving, say: Callable[[str], None]
+    transport: Transport,
+    host: Host,
+    action: ServeGpus,
+    *,
+    secrets: Mapping[str, str],
+    steps: dict[int, Step],
+    say: Callable[[str], None],
 ) -> tuple[Outcome, ...]:
-    """Every GPU's order carried out; one that fails leaves the others going."""
+    """Every GPU's order carried out; one that fails leaves the others going. `steps` gets the last step of each."""
 
     def on_step(step: Step) -> None:
-        serving.steps[step.gpu] = step
+        steps[step.gpu] = step
         say(f"GPU {step.gpu}: {step.step}{': ' if step.text else ''}{step.text}")
 
-    results = start_servers(transport, host, action, secrets=serving.secrets, on_step=on_step)
+    results = start_servers(transport, host, action, secrets=secrets, on_step=on_step)
     outcomes: list[Outcome] = []
     for order in action.orders:
         outcomes += _outcomes(order, results[order.gpu], action.before.get(order.gpu))

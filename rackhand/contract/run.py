@@ -48,7 +48,7 @@ class RunRequest:
     home: str
     start: StartRun | None = None
     stop: StopRun | None = None
-    secrets: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)

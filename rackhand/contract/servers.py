@@ -147,7 +147,7 @@ class ServersRequest:
 
     home: str
     orders: tuple[ServerOrder, ...]
-    secrets: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
     at_once: int = 0
     start_gap_s: float = 0.5
 

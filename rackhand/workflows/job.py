@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rackhand.apply import Place, apply
 from rackhand.contract.job import JobState
-from rackhand.errors import PreconditionError
+from rackhand.errors import PreconditionError, UsageError
 from rackhand.facts import Facts
 from rackhand.inventory import Fleet, Host, Job, Server, servers_of
 from rackhand.plan.job import check_session, choose_output, job_states, plan_resume, plan_stop, render_progress
@@ -29,7 +29,8 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """`job` None is every job of the chosen hosts; `servers` stops the servers too; `timeout_s` is for each wait."""
+    """`job` None is every job of the chosen hosts, else only its host is asked; `servers` stops the servers there too;
+    `timeout_s` is for each wait."""
 
     job: Job | None = None
     servers: bool = False
@@ -58,13 +59,15 @@ def stop(
     roads: Roads | None = None,
 ) -> Report:
     """Stop generators, then servers if asked. What is in flight is finished, or given back at the deadline."""
-    asked = choice or Choice()
+    asked, job = choice or Choice(), wish.job
+    targets = [host for host in hosts if job is None or host.name == job.host]
+    if job is not None and not targets:
+        raise UsageError(f"job {job.name} is on host {job.host}", hint=f"write --hosts {job.host}, or leave it out")
 
     def work(task: Task) -> None:
-        jobs = [wish.job] if wish.job else [job for job in fleet.jobs if job.host == task.host.name]
-        _stop(task, [job for job in jobs if job.host == task.host.name], wish, asked)
+        _stop(task, fleet.jobs_on(task.host) if job is None else (job,), wish, asked)
 
-    return hosts_at_work.run("stop", hosts, work, say=say, roads=roads)
+    return hosts_at_work.run("stop", targets, work, say=say, roads=roads)
 
 
 def _resume(task: Task, job: Job, wish: Resume, choice: Choice) -> None:
@@ -89,7 +92,7 @@ def _resume(task: Task, job: Job, wish: Resume, choice: Choice) -> None:
     if bring_upload(task.transport, host, job, task.say):
         task.add(f"sent {job.prompts}")
     task.say(action.line)
-    task.outcomes.extend(apply(action, Place(host, task.transport, task.say, {"secrets": secrets})))
+    task.outcomes.extend(apply(action, Place(host, task.transport, task.say, secrets)))
 
 
 def _is_running(task: Task, job: Job, states: Sequence[JobState], wish: Resume) -> bool:

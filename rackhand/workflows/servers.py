@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from rackhand import tmux
 from rackhand.apply import Place, apply
-from rackhand.apply.servers import Serving
 from rackhand.arguments import NO_VALUES, FlagValue
 from rackhand.bundle import own_paths, render_bundle
-from rackhand.errors import PreconditionError, TransportError
+from rackhand.errors import PreconditionError, RemoteError, TransportError
 from rackhand.facts import PANES, Facts
 from rackhand.inventory import Fleet, Host, Job, Server, servers_of
 from rackhand.observe import observe, observe_flags
@@ -135,11 +134,11 @@ def _restart_host(task: Task, jobs: Sequence[Job], restart: Restart, choice: Cho
 
 def serve(task: Task, action: ServeGpus, secrets: Mapping[str, str]) -> None:
     """Apply, and say how far each GPU came when the road breaks or the operator interrupts."""
-    serving = Serving(secrets)
+    place = Place(task.host, task.transport, task.say, secrets)
     try:
-        task.outcomes.extend(apply(action, Place(task.host, task.transport, task.say, {"serve": serving})))
-    except TransportError:
-        for gpu, step in sorted(serving.steps.items()):
+        task.outcomes.extend(apply(action, place))
+    except (TransportError, RemoteError):
+        for gpu, step in sorted(place.steps.items()):
             task.add(f"GPU {gpu}: last seen {step.step}; what had begun goes on inside", "failed", step.text)
         raise
 
