@@ -18,7 +18,7 @@ from remote.endpoint import Client
 from remote.feeding import Feeding, HopelessError
 from remote.judge import Judge
 from remote.log_lines import LogLines
-from remote.prompt_queue import Queue
+from remote.prompt_queue import Item, Queue
 from remote.prompts import BadRow, Row
 from remote.reply import TroubleError
 from remote.server import HANG_FACTOR, Flight, Server
@@ -130,6 +130,8 @@ class Feeder:
             if server.is_hung(now, others, self.judge.completed, self.feeding.timeout_floor_s / 4):
                 self._note_hang(server, now)
             self._pump(server)
+        if self._ended and not len(self.queue) and not self._held_back:
+            self._hedge(now)
         if not self.committer.alive:
             raise HopelessError("the thread that writes the output ended; its error stands above")
 
@@ -147,9 +149,13 @@ class Feeder:
                 flight.taken_back = True
                 task.cancel()
 
+    @property
+    def _held_back(self) -> bool:
+        return self.drained or self.stopped or self.committer.full or self.committer.trouble is not None
+
     def _pump(self, server: Server) -> None:
         """Fills the free slots of one server."""
-        if self.drained or self.stopped or self.committer.trouble or self.committer.full:
+        if self._held_back:
             return
         now = self.clock()
         self._refill()
@@ -162,11 +168,35 @@ class Feeder:
             item = self.queue.take(server.url, self._usable, now)
             if item is None:
                 return
-            item.sent += 1
-            flight = Flight(item, server.note_sent(now, self.judge.completed), now)
-            task = asyncio.create_task(self._ask(server, flight))
-            server.flights[task] = flight
-            task.add_done_callback(partial(self._note_unsent, server))
+            self._send(server, item, now)
+
+    def _send(self, server: Server, item: Item, now: float) -> None:
+        item.sent += 1
+        item.copies += 1
+        flight = Flight(item, server.note_sent(now, self.judge.completed), now)
+        task = asyncio.create_task(self._ask(server, flight))
+        server.flights[task] = flight
+        task.add_done_callback(partial(self._note_unsent, server))
+
+    def _hedge(self, now: float) -> None:
+        """Nothing waits any more: what is late is asked once more elsewhere, and the first answer wins."""
+        late_s = max(self.feeding.timeout_floor_s / 4, HANG_FACTOR * max(server.latency_s for server in self.servers))
+        for server in self.servers:
+            for flight in list(server.flights.values()):
+                if flight.hedged or flight.answered or flight.item.copies > 1 or now - flight.sent_at < late_s:
+                    continue
+                free = (other for other in self.servers if other is not server and other.usable and other.may_send(now))
+                best = min(free, key=lambda other: len(other.flights), default=None)
+                if best is None:
+                    return
+                flight.hedged = True
+                self._send(best, flight.item, now)
+
+    def _cancel_copies(self, item: Item) -> None:
+        for server in self.servers:
+            for task, flight in server.flights.items():
+                if flight.item is item and not flight.answered:
+                    task.cancel()
 
     def _refill(self) -> None:
         if self._ended or self._reading is not None:
@@ -198,6 +228,8 @@ class Feeder:
             reply = await self.client.complete(server.url, body, self._timeout_s(server, flight))
             flight.answered = True
             self.judge.note_reply(server, flight, reply, self.clock())
+            if flight.item.settled and flight.item.copies > 1:
+                self._cancel_copies(flight.item)
             if self.committer.full:
                 await self.committer.wait_for_room()
         except TroubleError as trouble:
@@ -207,6 +239,7 @@ class Feeder:
         except Exception as error:  # noqa: BLE001 (whatever it is ends the run: `run` raises it)
             self._failure = error
         finally:
+            flight.item.copies -= 1
             self._land(server)
         self._pump(server)
 
@@ -228,7 +261,7 @@ class Feeder:
 
     def _note_gone(self, server: Server, flight: Flight) -> None:
         server.breaker.note_gone(probe=flight.probe)
-        if flight.taken_back and not flight.answered:
+        if flight.taken_back and not flight.item.settled and flight.item.copies == 1:
             self.queue.give_back(flight.item, server.url)
 
     def _note_unsent(self, server: Server, task: asyncio.Task[None]) -> None:
@@ -236,6 +269,7 @@ class Feeder:
         flight = server.flights.pop(task, None)
         if flight is not None:
             self._note_gone(server, flight)
+            flight.item.copies -= 1
 
     def _land(self, server: Server) -> None:
         task = asyncio.current_task()

@@ -46,6 +46,8 @@ class Judge:
         latency_s = now - flight.sent_at
         item = flight.item
         server.note_answer(now, self.completed)
+        if item.settled:
+            return
         fault = self.feeding.quality.find_fault(reply)
         line = record_line(server.url, item, reply, latency_s, fault)
         if fault is not None:
@@ -54,6 +56,7 @@ class Judge:
                 self._note_bad(server, flight, fault, line, now)
                 return
         self._note_alive(server)
+        item.settled = True
         self.completed += 1
         self._refused_in_a_row = 0
         server.note_completion(latency_s, reply.input_tokens, reply.output_tokens, reply.finish_reason)
@@ -89,7 +92,10 @@ class Judge:
     def _try_again(self, server: Server, item: Item, trouble: TroubleError, now: float, *, counts: bool) -> None:
         item.attempts += counts
         line = item.prompt.index + 1
+        if item.settled or item.copies > 1:
+            return
         if item.attempts >= self.feeding.attempts:
+            item.settled = True
             self.tally.given_up += 1
             self.log.say_seldom(
                 "given up", f"line {line}: given up in this run after {item.attempts} attempts: {trouble}"
@@ -121,10 +127,13 @@ class Judge:
             self._note_alive(server)
         item = flight.item
         item.bad_answers += 1
+        if item.copies > 1:
+            return
         if item.bad_answers <= self.feeding.quality.retries:
             self.tally.retries += 1
             self.queue.retry(item, server.url, now)
             return
+        item.settled = True
         self.committer.put(Entry("rejected", item.prompt.index, line, reason=fault.reason))
         where = f"line {item.prompt.index + 1}"
         self.log.say_seldom("rejected", f"{where}: rejected, its completion is bad: {fault.reason}, {fault.detail}")
@@ -144,6 +153,9 @@ class Judge:
         return good >= _BAD_STREAK and bad <= good / 10
 
     def _note_refused(self, server: Server, item: Item, trouble: TroubleError) -> None:
+        if item.settled:
+            return
+        item.settled = True
         entry = Entry("failure", item.prompt.index, failure_line(server.url, item, trouble))
         self.log.say_seldom("refused", f"line {item.prompt.index + 1}: failed for good: {trouble.message}")
         self._refused_in_a_row += 1

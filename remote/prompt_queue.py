@@ -18,13 +18,18 @@ _PATIENCE_S = 5.0
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """A prompt on its way. `attempts` counts against the limit, `sent` counts all requests; `tried` are servers."""
+    """A prompt on its way. `attempts` counts against the limit, `sent` counts all requests; `tried` are servers.
+
+    `copies` are in flight now, more than one when it is hedged; `settled`: its end is known, other answers are late.
+    """
 
     prompt: Prompt
     attempts: int = 0
     sent: int = 0
     bad_answers: int = 0
     due: float = 0.0
+    copies: int = 0
+    settled: bool = False
     tried: set[str] = field(default_factory=set)
 
 

@@ -38,6 +38,7 @@ class Flight:
     sent_at: float
     answered: bool = False
     taken_back: bool = False
+    hedged: bool = False
 
 
 @dataclass(eq=False)

@@ -56,7 +56,9 @@ class ScriptedClient:
         return "m"
 
 
-def _run(tmp_path: Path, client: ScriptedClient, count: int, *urls: str, attempts: int = 3) -> tuple[Tally, Ledger]:
+def _run(
+    tmp_path: Path, client: ScriptedClient, count: int, *urls: str, attempts: int = 3, patience_s: float = 0.0
+) -> tuple[Tally, Ledger]:
     async def run() -> tuple[Tally, Ledger]:
         ledger = open_ledger(tmp_path, lambda text: None)
         rows: list[Row] = [Prompt(i, None, [{"role": "user", "content": f"p{i}"}]) for i in range(count)]
@@ -68,7 +70,7 @@ def _run(tmp_path: Path, client: ScriptedClient, count: int, *urls: str, attempt
 
         tally, queue, log = Tally(started=0.0), Queue(lambda: 0.0), LogLines()
         feeding = Feeding({"max_tokens": 1}, "m", attempts, timeout_floor_s=0.2)
-        servers = [Server(url, None) for url in urls]
+        servers = [Server(url, None, s_per_token=patience_s) for url in urls]
         committer = Committer(ledger, tally.note_safe)
         judge = Judge(servers, queue, committer, client, tally, feeding, log)
         await Feeder(servers, queue, client, committer, judge, tally, feeding, read, log).run()
@@ -130,3 +132,18 @@ def test_a_server_stopped_in_the_moment_of_sending_gives_back_what_never_went_ou
     tally, _ = _run(tmp_path, client, 40, "a", "b")
     assert tally.completed == 40
     assert {server for server, _ in client.asked} == {"a"}
+
+
+def test_the_last_prompts_do_not_wait_for_a_server_that_hangs(tmp_path: Path) -> None:
+    hung: set[str] = set()
+
+    def answer(server: str, text: str) -> Reply | None:
+        if server == "a" and text in {"p2", "p3"}:
+            hung.add(text)
+            return None
+        return GOOD
+
+    client = ScriptedClient(answer)
+    tally, ledger = _run(tmp_path, client, 8, "a", "b", patience_s=3600.0)
+    assert (tally.completed, tally.failed, len(ledger.done)) == (8, 0, 8)
+    assert all(("b", text) in client.asked for text in hung)
