@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import cast
 
 from rackhand.contract.job import Status, Wish
 from remote.committer import Committer
@@ -155,25 +156,28 @@ class Feeder:
 
     def _pump(self, server: Server) -> None:
         """Fills the free slots of one server."""
-        if self._held_back:
-            return
         now = self.clock()
+        while (flight := self._next_flight(server, now)) is not None:
+            self._start(server, flight)
+
+    def _next_flight(self, server: Server, now: float) -> Flight | None:
+        if self._held_back:
+            return None
         self._refill()
-        if not len(self.queue):
-            return
+        if not server.may_send(now) or not len(self.queue):
+            return None
         if server.breaker.open and self._usable and len(self.queue) <= len(self.servers):
             # The last prompts aren't for probes: nobody would be left to show that such a server hangs.
-            return
-        while server.may_send(now):
-            item = self.queue.take(server.url, self._usable, now)
-            if item is None:
-                return
-            self._send(server, item, now)
+            return None
+        item = self.queue.take(server.url, self._usable, now)
+        return None if item is None else self._board(server, item, now)
 
-    def _send(self, server: Server, item: Item, now: float) -> None:
+    def _board(self, server: Server, item: Item, now: float) -> Flight:
         item.sent += 1
         item.copies += 1
-        flight = Flight(item, server.note_sent(now, self.judge.completed), now)
+        return Flight(item, server.note_sent(now, self.judge.completed), now)
+
+    def _start(self, server: Server, flight: Flight) -> None:
         task = asyncio.create_task(self._ask(server, flight))
         server.flights[task] = flight
         task.add_done_callback(partial(self._note_unsent, server))
@@ -190,7 +194,7 @@ class Feeder:
                 if best is None:
                     return
                 flight.hedged = True
-                self._send(best, flight.item, now)
+                self._start(best, self._board(best, flight.item, now))
 
     def _cancel_copies(self, item: Item) -> None:
         for server in self.servers:
@@ -223,6 +227,20 @@ class Feeder:
             self._pump(server)
 
     async def _ask(self, server: Server, flight: Flight) -> None:
+        """One slot's requests, one after another, until there is no next one."""
+        task = cast("asyncio.Task[None]", asyncio.current_task())
+        following: Flight | None = flight
+        while following is not None:
+            goes_on = await self._fly(server, following)
+            following.item.copies -= 1
+            del server.flights[task]
+            following = self._next_flight(server, self.clock()) if goes_on else None
+            if following is not None:
+                server.flights[task] = following
+        self._pump(server)
+
+    async def _fly(self, server: Server, flight: Flight) -> bool:
+        """False when it was cancelled."""
         try:
             body = self.feeding.body(flight.item, server.model)
             reply = await self.client.complete(server.url, body, self._timeout_s(server, flight))
@@ -233,15 +251,13 @@ class Feeder:
             if self.committer.full:
                 await self.committer.wait_for_room()
         except TroubleError as trouble:
-            await self._note_trouble(server, flight, trouble)
+            return await self._note_trouble(server, flight, trouble)
         except asyncio.CancelledError:
             self._note_gone(server, flight)
+            return False
         except Exception as error:  # noqa: BLE001 (whatever it is ends the run: `run` raises it)
             self._failure = error
-        finally:
-            flight.item.copies -= 1
-            self._land(server)
-        self._pump(server)
+        return True
 
     def _timeout_s(self, server: Server, flight: Flight) -> float:
         """A probe waits no longer than a silent server may: its prompt has better places to be."""
@@ -251,13 +267,15 @@ class Feeder:
             return timeout_s
         return min(timeout_s, max(floor_s, HANG_FACTOR * max(other.latency_s for other in self.servers)))
 
-    async def _note_trouble(self, server: Server, flight: Flight, trouble: TroubleError) -> None:
+    async def _note_trouble(self, server: Server, flight: Flight, trouble: TroubleError) -> bool:
         try:
             await self.judge.note_trouble(server, flight, trouble, self.clock())
         except asyncio.CancelledError:
             self._note_gone(server, flight)
+            return False
         except HopelessError as error:
             self._failure = error
+        return True
 
     def _note_gone(self, server: Server, flight: Flight) -> None:
         server.breaker.note_gone(probe=flight.probe)
@@ -265,16 +283,11 @@ class Feeder:
             self.queue.give_back(flight.item, server.url)
 
     def _note_unsent(self, server: Server, task: asyncio.Task[None]) -> None:
-        """A task that is cancelled before its first step never comes to its own `_land`."""
+        """A task that is cancelled before its first step never comes to its own end."""
         flight = server.flights.pop(task, None)
         if flight is not None:
             self._note_gone(server, flight)
             flight.item.copies -= 1
-
-    def _land(self, server: Server) -> None:
-        task = asyncio.current_task()
-        if task is not None:
-            server.flights.pop(task, None)
 
     async def _poll(self, server: Server) -> None:
         """Reads what the server can hold and what it does, every two seconds."""
