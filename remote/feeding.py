@@ -40,6 +40,8 @@ class Feeding:
         """The request; `model` is what the server calls its own. After a bad answer it has a seed of its own."""
         prompt = item.prompt
         body = {"model": self.model or model or "default", "messages": prompt.messages, **self.sampling}
+        if prompt.continues:
+            body["continue_final_message"] = True
         if prompt.tools:
             body["tools"] = prompt.tools
         if item.bad_answers:
@@ -66,6 +68,8 @@ def record_line(server: str, item: Item, reply: Reply, latency_s: float, fault: 
         "latency_s": round(latency_s, 4),
         "created": utc_now(),
     }
+    if item.prompt.extra is not None:
+        record["extra"] = item.prompt.extra
     if fault is not None and fault.rejects:
         record |= {"reason": fault.reason, "detail": fault.detail}
     return fastjson.dumps(record) + b"\n"

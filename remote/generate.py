@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from rackhand.contract.job import DONE_FILE, JOB_FILE, Status, plan_refusals
+from rackhand.contract.job import DONE_FILE, JOB_FILE, JobFile, PromptsDigest, Status, plan_refusals
 from rackhand.contract.servers import API_KEY
 from remote.committer import Committer
 from remote.control_file import ControlFile
@@ -27,6 +27,8 @@ from remote.job_file import Lock, RefusedError, observe_job, observe_prompts_dig
 from remote.judge import Judge
 from remote.ledger import Ledger
 from remote.log_lines import LogLines
+from remote.packages import MissingPackageError
+from remote.prompt_files import check_readable
 from remote.prompt_queue import Queue
 from remote.prompts import Prompt, PromptReader, Row
 from remote.recovery import open_ledger
@@ -46,7 +48,7 @@ def main(argv: list[str]) -> int:
     log = LogLines()
     try:
         return _main(options, log)
-    except RefusedError as error:
+    except (RefusedError, MissingPackageError) as error:
         log.say(f"refused: {error}")
     except OSError as error:
         log.say(f"refused: {error.filename or options.output}: {error.strerror or error}; nothing was asked")
@@ -74,22 +76,14 @@ def _open(options: GenerateOptions, log: LogLines) -> tuple[Lock, Ledger, Prompt
     """Everything that must stand before the first request."""
     if not options.prompts.is_file():
         raise RefusedError(f"{options.prompts}: no such prompts file")
+    check_readable(options.prompts)
     digest = observe_prompts_digest(options.prompts)
     options.output.mkdir(parents=True, exist_ok=True)
     if options.new and any((options.output / name).exists() for name in (JOB_FILE, DONE_FILE)):
         raise RefusedError(f"{options.output} holds a job already; name another output, or leave out --new")
     lock = Lock(options.output)
     try:
-        job = observe_job(options.output)
-        if job is None:
-            job, notes = start_job(
-                options.output, options.prompts, digest, options.sampling, shard=options.shard, model=options.model
-            )
-            for note in notes:
-                log.say(note)
-        problems = plan_refusals(job, digest, options.sampling, options.shard[1])
-        if problems:
-            raise RefusedError(f"{options.output}: {'; '.join(problems)}; name another output (--new), or undo it")
+        job = _observe_or_start(options, digest, log)
         opening = Tally(started=time.monotonic(), message="reading what is done already")
         put_progress(options.output, opening.progress(opening.started, []))
         ledger = open_ledger(
@@ -100,11 +94,28 @@ def _open(options: GenerateOptions, log: LogLines) -> tuple[Lock, Ledger, Prompt
             retry_failed=options.retry_failed,
             retry_rejected=options.retry_rejected,
         )
-        reader = PromptReader(options.prompts, wanted=_wanted(ledger, options.shard))
+        reader = PromptReader(options.prompts, wanted=_wanted(ledger, options.shard), reading=options.reading)
     except BaseException:
         lock.release()
         raise
     return lock, ledger, reader
+
+
+def _observe_or_start(options: GenerateOptions, digest: PromptsDigest, log: LogLines) -> JobFile:
+    """The job of the output, a new one in an empty output. RefusedError when it is another job."""
+    reading = options.reading.as_json()
+    job = observe_job(options.output)
+    if job is None:
+        where = (options.output, options.prompts, digest, options.sampling)
+        job, notes = start_job(*where, shard=options.shard, model=options.model, reading=reading)
+        for note in notes:
+            log.say(note)
+    problems = plan_refusals(job, digest, options.sampling, options.shard[1])
+    if job.reading != reading:
+        problems.append("columns, keep or last-assistant changed")
+    if problems:
+        raise RefusedError(f"{options.output}: {'; '.join(problems)}; name another output (--new), or undo it")
+    return job
 
 
 def _wanted(ledger: Ledger, shard: tuple[int, int]) -> Callable[[int], bool]:

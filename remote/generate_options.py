@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from rackhand.contract.job import root_url
 from remote.ledger import SHARD_BYTES
 from remote.quality import Quality, parse_quality
+from remote.shapes import COLUMNS, Reading
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class GenerateOptions:
     timeout_floor_s: float
     shard_bytes: int
     quality: Quality
+    reading: Reading
 
 
 def parse_options(argv: list[str]) -> GenerateOptions:
@@ -44,7 +46,7 @@ def parse_options(argv: list[str]) -> GenerateOptions:
         allow_abbrev=False,
     )  # fmt: skip
     add = parser.add_argument
-    add("--prompts", type=Path, required=True, help=".jsonl or .jsonl.gz: rows with prompt, messages or conversations")
+    add("--prompts", type=Path, required=True, help=".jsonl, .jsonl.gz, .jsonl.zst or .parquet")
     add("--output", type=Path, required=True, help="directory of the completions; resumed when it holds this job")
     add("--server", type=_url, action="append", required=True, metavar="URL", help="repeat for each; may end in /v1")
     add("--concurrency", type=_concurrency, default="auto", metavar="N|auto", help="requests in flight a server")
@@ -61,6 +63,9 @@ def parse_options(argv: list[str]) -> GenerateOptions:
     add("--timeout-floor", type=float, default=120.0, metavar="S", help="shortest deadline of a request, seconds")
     add("--shard-bytes", type=_positive, default=SHARD_BYTES, metavar="B", help="a shard is closed at this size")
     add("--quality", type=_quality, default="default", metavar="default|off|FILE", help="checks of each completion")
+    add("--columns", type=_columns, default="{}", metavar="JSON", help='the file\'s own names: {"prompt": "question"}')
+    add("--keep", type=_names, default="", metavar="A,B", help="input columns that go into the records, under extra")
+    add("--last-assistant", choices=("drop", "continue"), default="drop", help="an assistant's turn at the end")
     found = parser.parse_args(argv)
     return GenerateOptions(
         prompts=found.prompts,
@@ -80,6 +85,7 @@ def parse_options(argv: list[str]) -> GenerateOptions:
         timeout_floor_s=found.timeout_floor,
         shard_bytes=found.shard_bytes,
         quality=found.quality,
+        reading=Reading(found.columns, found.keep, found.last_assistant),
     )
 
 
@@ -122,6 +128,23 @@ def _shard(text: str) -> tuple[int, int]:
     if not (slash and index.isdigit() and count.isdigit() and int(index) < int(count)):
         raise argparse.ArgumentTypeError(f"{text!r} is no I/N with I from 0 to N-1")
     return int(index), int(count)
+
+
+def _columns(text: str) -> dict[str, str]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
+    if not isinstance(value, dict) or not all(isinstance(name, str) and name for name in value.values()):
+        raise argparse.ArgumentTypeError("an object of column names was expected")
+    unknown = sorted(set(value) - set(COLUMNS))
+    if unknown:
+        raise argparse.ArgumentTypeError(f"no {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
+    return value
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def _quality(text: str) -> Quality:

@@ -114,6 +114,7 @@ def start_job(
     *,
     shard: tuple[int, int],
     model: str | None,
+    reading: dict[str, Any] | None = None,
 ) -> tuple[JobFile, list[str]]:
     """Writes job.json into a new output and says what it took over from somebody else's."""
     notes = []
@@ -137,6 +138,7 @@ def start_job(
         first_shard=max(shards) + 1 if shards else 0,
         imported=0 if listed is None else len(listed.indices),
         model=model,
+        reading=reading or {},
     )
     put_whole(output / JOB_FILE, json.dumps(to_json(job), indent=1).encode() + b"\n", sync=True)
     return job, notes

@@ -1,44 +1,34 @@
-"""Rows of a prompts file: what each means, and reading them in order without keeping them.
+"""Rows of a prompts file: reading them in order without keeping them.
 
-A row's index is the number of newline bytes before it; lines end with \\n only.
+A row's index is the number of newline bytes before it; lines end with \n only. In Parquet it is the row's number.
 """
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 from remote import fastjson
+from remote.prompt_files import DAMAGE, ParquetRows, is_parquet, open_lines
+from remote.shapes import PLAIN, EmptyPromptError, Reading, parse_asked
 
 _BOM = b"\xef\xbb\xbf"
-_ROLES = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "assistant": "assistant",
-    "chatgpt": "assistant",
-    "model": "assistant",
-    "function_call": "assistant",
-    "system": "system",
-    "developer": "system",
-    "tool": "tool",
-    "tool_response": "tool",
-    "function_response": "tool",
-    "observation": "tool",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One row that can be asked. `id` is the row's own, of any JSON type, None when it has none."""
+    """One row that can be asked. `id` is the row's own, of any JSON type, None when it has none; `extra` the columns
+    that are kept, None when none are; `continues`: the last turn is the assistant's, to be continued."""
 
     index: int
     id: Any
     messages: list[dict[str, Any]]
     tools: list[Any] | None = None
+    extra: dict[str, Any] | None = None
+    continues: bool = False
+    shape: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +37,13 @@ class BadRow:
 
     index: int
     reason: str
+    empty: bool = False
 
 
 Row = Prompt | BadRow
 
 
-def parse_row(index: int, line: bytes) -> Row | None:
+def parse_row(index: int, line: bytes, reading: Reading = PLAIN) -> Row | None:
     """The row in `line`, None when the line is blank."""
     text = line.removeprefix(_BOM) if index == 0 else line
     text = text.strip()
@@ -64,11 +55,17 @@ def parse_row(index: int, line: bytes) -> Row | None:
         return BadRow(index, _undecodable(text) or f"not JSON: {error}"[:200])
     if not isinstance(row, dict):
         return BadRow(index, f"a JSON object was expected, not {type(row).__name__}")
+    return parse_fields(index, row, reading)
+
+
+def parse_fields(index: int, row: dict[str, Any], reading: Reading = PLAIN) -> Row:
     try:
-        messages = _parse_messages(row)
-        return Prompt(index, row.get("id"), messages, _parse_tools(row.get("tools")))
+        asked = parse_asked(row, reading)
     except ValueError as error:
-        return BadRow(index, str(error))
+        return BadRow(index, str(error), empty=isinstance(error, EmptyPromptError))
+    extra = {name: row.get(name) for name in reading.keep} if reading.keep else None
+    name = row.get(reading.column("id"))
+    return Prompt(index, name, asked.messages, asked.tools, extra, asked.continues, asked.shape)
 
 
 def _undecodable(text: bytes) -> str:
@@ -79,112 +76,50 @@ def _undecodable(text: bytes) -> str:
     return ""
 
 
-def _parse_messages(row: dict[str, Any]) -> list[dict[str, Any]]:
-    for key, parse in (("messages", _chat), ("conversations", _sharegpt), ("prompt", _prompt)):
-        value = row.get(key)
-        if value is not None:
-            messages = parse(key, value)
-            while messages and messages[-1]["role"] == "assistant":
-                messages.pop()
-            if not messages:
-                raise ValueError(f"{key} asks nothing: no turn before the assistant's")
-            if not str(messages[-1].get("content") or "").strip():
-                raise ValueError(f"{key}: the last turn is empty")
-            return messages
-    raise ValueError("none of prompt, messages, conversations")
-
-
-def _prompt(key: str, value: object) -> list[dict[str, Any]]:
-    if isinstance(value, list):
-        return _chat(key, value)
-    if not isinstance(value, str):
-        raise ValueError(f"{key} is {type(value).__name__}, not text")
-    if not value.strip():
-        raise ValueError(f"{key} is empty")
-    return [{"role": "user", "content": value}]
-
-
-def _chat(key: str, value: object) -> list[dict[str, Any]]:
-    messages = []
-    for message in _turns(key, value):
-        if not isinstance(message.get("role"), str):
-            raise ValueError(f"{key}: a turn without a role")
-        if message.get("content") is None and not message.get("tool_calls"):
-            raise ValueError(f"{key}: a turn without content")
-        messages.append(message)
-    return messages
-
-
-def _sharegpt(key: str, value: object) -> list[dict[str, Any]]:
-    messages = []
-    for turn in _turns(key, value):
-        if "from" not in turn and "role" in turn:
-            return _chat(key, value)
-        role, text = _ROLES.get(str(turn.get("from"))), turn.get("value")
-        if role is None:
-            raise ValueError(f"{key}: a turn from {turn.get('from')!r}")
-        if not isinstance(text, str):
-            raise ValueError(f"{key}: a turn without a value")
-        messages.append({"role": role, "content": text})
-    return messages
-
-
-def _turns(key: str, value: object) -> list[dict[str, Any]]:
-    if not isinstance(value, list) or not all(isinstance(turn, dict) for turn in value):
-        raise ValueError(f"{key} is not a list of turns")
-    return value
-
-
-def _parse_tools(value: object) -> list[Any] | None:
-    """A list, or the JSON text of one as the Hermes sets have it; empty is none."""
-    if isinstance(value, str) and value.strip():
-        try:
-            value = fastjson.loads(value.encode())
-        except ValueError as error:
-            raise ValueError(f"tools: not JSON: {error}"[:200]) from None
-    if not value:
-        return None
-    if not isinstance(value, list):
-        raise ValueError("tools is not a list")
-    return [
-        tool if not isinstance(tool, dict) or "type" in tool else {"type": "function", "function": tool}
-        for tool in value
-    ]
-
-
-def open_prompts(path: Path) -> BinaryIO:
-    """Plain or .gz."""
-    return cast("BinaryIO", gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
-
-
 class PromptReader:
     """Reads a prompts file once, in order. Blocking; used from one thread at a time."""
 
-    def __init__(self, path: Path, *, wanted: Callable[[int], bool]) -> None:
-        self._file = open_prompts(path)
+    def __init__(self, path: Path, *, wanted: Callable[[int], bool], reading: Reading = PLAIN) -> None:
+        self._path = path
+        self._lines = None if is_parquet(path) else open_lines(path)
+        self._rows = ParquetRows(path, reading.used) if is_parquet(path) else None
+        self._reading = reading
         self._index = 0
         self._wanted = wanted
         self.ended = False
 
     def read(self, *, rows: int, size: int) -> list[Row]:
-        """The next wanted rows: at most `rows`, and about `size` bytes of lines. Fewer only at the end."""
+        """The next wanted rows: at most `rows`, and about `size` bytes of lines. Fewer only at the end.
+
+        OSError and EOFError for a file that is damaged or not whole."""
         found: list[Row] = []
         taken = 0
-        while len(found) < rows and taken < size:
-            line = self._file.readline()
-            if not line:
-                self.ended = True
-                break
-            index, self._index = self._index, self._index + 1
-            if self._wanted(index):
-                row = parse_row(index, line)
-                if row is not None:
-                    found.append(row)
-                    taken += len(line)
+        while len(found) < rows and taken < size and not self.ended:
+            try:
+                row, length = self._next_row()
+            except DAMAGE as error:
+                raise OSError(f"{self._path} is damaged: {error}") from None
+            if row is not None:
+                found.append(row)
+                taken += length
         return found
 
+    def _next_row(self) -> tuple[Row | None, int]:
+        index, self._index = self._index, self._index + 1
+        if self._lines is not None:
+            line = self._lines.readline()
+            self.ended = not line
+            return (parse_row(index, line, self._reading) if line and self._wanted(index) else None), len(line)
+        assert self._rows is not None  # noqa: S101  one of the two is open
+        fields, length = self._rows.next_row()
+        self.ended = fields is None
+        wanted = fields is not None and self._wanted(index)
+        return (parse_fields(index, fields, self._reading) if fields is not None and wanted else None), length
+
     def close(self) -> None:
-        self._file.close()
+        for file in (self._lines, self._rows):
+            if file is not None:
+                file.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +131,10 @@ class RowCount:
 
 
 def count_rows(path: Path, *, shard: int = 0, shards: int = 1) -> RowCount:
-    with open_prompts(path) as file:
+    if is_parquet(path):
+        total = ParquetRows.count(path)
+        return RowCount(total, len(range(shard, total, shards)))
+    with open_lines(path) as file:
         total = mine = at = 0
         rest = b""
         while block := file.read(4 << 20):

@@ -43,7 +43,7 @@ class JobFile:
     """job.json: what an output was made from. `created` is UTC, ISO 8601.
 
     `first_shard` is the number of the first shard that is the generator's own; `imported` counts the indices taken
-    from a `.done_indices` that was there before the job.
+    from a `.done_indices` that was there before the job; `reading` is how rows were read, where not the default.
     """
 
     format: int
@@ -58,6 +58,7 @@ class JobFile:
     first_shard: int = 0
     imported: int = 0
     model: str | None = None
+    reading: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

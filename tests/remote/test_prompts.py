@@ -62,7 +62,7 @@ def test_a_row_becomes_messages(row: dict, messages: list) -> None:
         (b"[" * 100_000, "not JSON"),
         (b"\0\0\0", "not JSON"),
         (b"[1]", "a JSON object was expected"),
-        (b'{"text": "a"}', "none of prompt"),
+        (b'{"text": "a"}', "none of messages"),
         (b'{"prompt": 7}', "not text"),
         (b'{"prompt": " "}', "prompt is empty"),
         (b'{"messages": []}', "asks nothing"),
