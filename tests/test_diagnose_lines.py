@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from rackhand.contract.watch import Sample
+from rackhand.diagnose import Diagnosis, diagnose
+from rackhand.inventory import Host, PlainSsh, Ssh
+from rackhand.render.screen import JsonScreen
+from rackhand.render.text import TextScreen
+from rackhand.render.verdicts import NOTHING, TOO_EARLY, diagnosis_lines, verdict_line
+from rackhand.workflows.diagnose import told
+from tests.test_diagnose import GPUS, samples_of
+
+HOST = Host("rtx", PlainSsh(Ssh("rtx")))
+
+
+def samples(name: str) -> list[Sample]:
+    case: dict[str, Any] = json.loads((Path(__file__).parent / f"diagnose/{name}.json").read_text())
+    return samples_of(case)
+
+
+def test_the_live_line_says_what_limits_what_is_next_and_what_to_try() -> None:
+    line = verdict_line(diagnose(samples("client-bound-field-report-after")), gpus=GPUS)
+    assert line == (
+        "verdict: client-bound: the client sends too little: 8 slots per GPU stand empty; next state-bound; "
+        "try resume --concurrency auto, or 72"
+    )
+    assert verdict_line(diagnose(samples("hang")), gpus=GPUS).startswith("verdict: hang on GPU 3: the server hangs")
+    assert verdict_line(diagnose(samples("ramping")), gpus=GPUS) == ""
+    assert verdict_line(Diagnosis("steady", 30, 16, ()), gpus=GPUS) == f"verdict: {NOTHING}"
+
+
+def test_tail_metrics_shows_the_line_below_its_table() -> None:
+    out = io.StringIO()
+    with TextScreen(out, width=120) as screen:
+        for sample in samples("client-bound-field-report-after"):
+            screen.show(HOST, sample)
+    assert "8 slots per GPU stand empty" in out.getvalue()
+
+
+def test_a_diagnosis_tells_evidence_advice_and_cost_in_lines() -> None:
+    text = "\n".join(diagnosis_lines(diagnose(samples("state-bound")), gpus=GPUS))
+    assert "NOW  state-bound (high confidence): the state pool limits the requests at a time: cap 37" in text
+    assert "seen: cap 37 = 185 state slots // 5" in text
+    assert "try: --set mamba-ssm-dtype=bfloat16 -> nearly twice the slots; costs: changes the state's numerics" in text
+    assert "or: --set mamba-scheduler-strategy=no_buffer -> cap 61 instead of 37: x1.65 running" in text
+    assert diagnosis_lines(diagnose(samples("ramping")), gpus=GPUS)[-1] == TOO_EARLY
+    assert diagnosis_lines(Diagnosis("steady", 30, 16, ()), gpus=GPUS)[-1] == NOTHING
+
+
+def test_for_programs_a_diagnosis_is_one_object() -> None:
+    out, seen = io.StringIO(), samples("kv-bound")
+    told(JsonScreen(out))(HOST, diagnose(seen), seen[-1])
+    found = json.loads(out.getvalue())
+    assert (found["event"], found["where"], found["gpus"], found["course"]) == ("diagnosis", "rtx", 8, "steady")
+    (verdict,) = found["verdicts"]
+    assert (verdict["name"], verdict["stage"], verdict["confidence"]) == ("kv-bound", "now", "high")
+    assert verdict["advice"][0]["do"] == "--set kv-cache-dtype=fp8_e4m3"
