@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import threading
 import time
@@ -26,7 +27,7 @@ from tests.lab.conftest import VMID, Lab
 
 pytestmark = pytest.mark.lab
 PYTHON = "/opt/sglang/bin/python"
-WINDOW_S = 8.0
+WINDOW_S = 6.0
 SLOTS, CAP = 40, 8
 SERVE = f"""
 mkdir -p /workspace/sglang_logs
@@ -77,9 +78,13 @@ class Watch:
     fleet: Fleet
     samples: list[Sample] = field(default_factory=list)
     stop: threading.Event = field(default_factory=threading.Event)
+    report: Report | None = None
 
-    def run(self) -> Report:
-        return tail_metrics(self.fleet, self.fleet.hosts, show=self.show, say=lambda *_: None, interval_s=0.5)
+    def run(self) -> None:
+        with contextlib.suppress(StopError):
+            self.report = tail_metrics(
+                self.fleet, self.fleet.hosts, show=self.show, say=lambda *_: None, interval_s=0.5
+            )
 
     def show(self, _: Host, sample: Sample) -> None:
         self.samples.append(sample)
@@ -94,15 +99,11 @@ class StopError(Exception):
     """Ends a watch."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def watch(fleet: Fleet) -> Iterator[Watch]:
     made = Watch(fleet)
 
-    def follow() -> None:
-        with pytest.raises(StopError):
-            made.run()
-
-    thread = threading.Thread(target=follow)
+    thread = threading.Thread(target=made.run)
     thread.start()
     yield made
     made.stop.set()
@@ -117,7 +118,7 @@ def told(found: Diagnosis) -> list[tuple[str, str, tuple[int, ...]]]:
 def await_verdicts(watch: Watch, wanted: list[tuple[str, str, tuple[int, ...]]], limit_s: float = 45.0) -> Diagnosis:
     deadline, found = time.monotonic() + limit_s, watch.found()
     while told(found) != wanted or found.seconds < WINDOW_S - 1:
-        assert time.monotonic() < deadline, (told(found), watch.samples[-1:])
+        assert time.monotonic() < deadline, (told(found), watch.report, watch.samples[-1:])
         time.sleep(0.25)
         found = watch.found()
     return found
