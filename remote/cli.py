@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any, BinaryIO
@@ -72,6 +73,11 @@ def _call(nonce: str, verb: str) -> int:
         return 1
     except OSError as error:
         failure = Failure("os_error", f"{error.strerror or error}: {error.filename or ''}".rstrip(": "))
+    except subprocess.TimeoutExpired as error:
+        program = error.cmd if isinstance(error.cmd, str) else str(error.cmd[0])
+        failure = Failure(
+            "failed", f"{program} did not end within {error.timeout:.0f} s", "is the container overloaded?"
+        )
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.write(end(nonce, failure) + "\n")
         sys.stdout.flush()

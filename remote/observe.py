@@ -9,8 +9,9 @@ import platform
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from rackhand.contract import from_json, to_json
 from rackhand.contract.files import (
@@ -31,6 +32,7 @@ from remote.job_file import observe_state
 from remote.state import observe_servers
 
 COMMAND_LIMIT_S = 30.0
+"""For all commands together: they run side by side."""
 _ENV = 'set -a; . "$1" >/dev/null || exit; printf "\\0%s\\0%s" "$CUDA_HOME" "$LD_LIBRARY_PATH"'
 _IMPORTS = (
     "import importlib,json,sys\n"
@@ -136,22 +138,29 @@ def _upload(path: Path, expected: Upload) -> FileState | None:
     return FileState(sha256, about.st_mode & 0o7777, about.st_size, about.st_mtime_ns)
 
 
-def _start(argv: tuple[str, ...]) -> tuple[subprocess.Popen[bytes], BinaryIO, BinaryIO] | None:
+class _Started(NamedTuple):
+    process: subprocess.Popen[bytes]
+    out: BinaryIO
+    err: BinaryIO
+    at: float
+
+
+def _start(argv: tuple[str, ...]) -> _Started | None:
     """Output goes to unnamed files: nothing blocks on a full pipe while others are waited for."""
     out, err = tempfile.TemporaryFile(dir="/dev/shm"), tempfile.TemporaryFile(dir="/dev/shm")  # noqa: SIM115
     try:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
     except OSError:
         return None
-    return process, out, err
+    return _Started(process, out, err, time.monotonic())
 
 
-def _end(started: tuple[subprocess.Popen[bytes], BinaryIO, BinaryIO] | None) -> CommandState:
+def _end(started: _Started | None) -> CommandState:
     if started is None:
         return CommandState(None, "", "no such program")
-    process, out, err = started
+    process, out, err, at = started
     try:
-        status: int | None = process.wait(COMMAND_LIMIT_S)
+        status: int | None = process.wait(max(0.0, at + COMMAND_LIMIT_S - time.monotonic()))
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -164,7 +173,7 @@ def _end(started: tuple[subprocess.Popen[bytes], BinaryIO, BinaryIO] | None) -> 
     return CommandState(status, *texts)
 
 
-def _interpreter(python: str, started: Any, request: ObserveRequest) -> Interpreter:
+def _interpreter(python: str, started: _Started | None, request: ObserveRequest) -> Interpreter:
     venv = None if request.python else _venv_digest(Path(request.home, "venv"))
     if not request.modules:
         return Interpreter(python, found=Path(python).exists(), venv=venv)
@@ -183,7 +192,7 @@ def _venv_digest(link: Path) -> str | None:
         return None
 
 
-def _environment(source: str | None, started: Any) -> Environment:
+def _environment(source: str | None, started: _Started | None) -> Environment:
     if source is None:
         return Environment()
     if not Path(source).is_file():

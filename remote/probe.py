@@ -105,7 +105,11 @@ def source_environment(script: str) -> dict[str, str]:
     if not script or not Path(script).exists():
         return dict(os.environ)
     shell = f'. "$1" >/dev/null 2>&1; printf "%s\\0" "{_MARKER}"; env -0'
-    done = subprocess.run(["/bin/bash", "-c", shell, "bash", script], capture_output=True, timeout=60, check=False)
+    argv = ("/bin/bash", "-c", shell, "bash", script)
+    try:
+        done = subprocess.run(argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return dict(os.environ)
     _, _, listed = done.stdout.partition(_MARKER.encode() + b"\0")
     pairs = (entry.decode("utf-8", "surrogateescape").partition("=") for entry in listed.split(b"\0") if entry)
     return {name: value for name, _, value in pairs} or dict(os.environ)
@@ -122,7 +126,15 @@ def _cached(path: Path, python: str, version: str) -> FlagFacts | None:
 def _run(argv: tuple[str, ...], environment: dict[str, str], timeout_s: float) -> tuple[str, str]:
     """Standard output, and what went wrong (empty when nothing did)."""
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False)
+        done = subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            env=environment,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
     except subprocess.TimeoutExpired:
         return "", f"{' '.join(argv[:3])}: no end within {timeout_s:.0f} s"
     except OSError as error:

@@ -29,13 +29,24 @@ def lives(process: Process) -> bool:
 
 
 def send_signal(process: Process, number: signal.Signals) -> bool:
-    """True when the very process was there to take it."""
-    if not lives(process):
+    """True when the very process was there to take it. A pidfd, opened before the look, can't come to mean another
+    process; where a container's seccomp filter refuses one, a plain kill follows the look at once."""
+    handle: int | None = None
+    try:
+        with contextlib.suppress(PermissionError):
+            handle = os.pidfd_open(process.pid)
+        if not lives(process):
+            return False
+        if handle is None:
+            os.kill(process.pid, number)
+        else:
+            signal.pidfd_send_signal(handle, number)
+    except ProcessLookupError:
         return False
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process.pid, number)
-        return True
-    return False
+    finally:
+        if handle is not None:
+            os.close(handle)
+    return True
 
 
 def await_end(process: Process, timeout_s: float, *, poll_s: float = 0.1) -> bool:

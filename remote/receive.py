@@ -24,6 +24,8 @@ from remote.cli import Emit, VerbError
 LOCK = ".deploy.lock"
 SUFFIX = ".rackhand-tmp-"
 BEAT_S = 10.0
+SYNC_BYTES = 128 << 20
+"""Synced so often, a big upload never makes the caller wait in silence for one long sync at its end."""
 SILENCE_S = 120
 """A sender that is silent for longer is given up, so that its lock doesn't keep others out."""
 _KINDS = {
@@ -87,12 +89,15 @@ class _Transaction:
         """`file` out of the body into the new file `to`: checked, synced, with its final mode and time."""
         handle = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(handle, "wb") as out:
-            sha, left = hashlib.sha256(), file.size
+            sha, left, unsynced = hashlib.sha256(), file.size, 0
             while left:
                 chunk = self._read(min(left, 1 << 20), file)
                 out.write(chunk)
                 sha.update(chunk)
-                left -= len(chunk)
+                left, unsynced = left - len(chunk), unsynced + len(chunk)
+                if unsynced >= SYNC_BYTES:
+                    os.fdatasync(out.fileno())
+                    unsynced = 0
                 self._tick()
             if sha.hexdigest() != file.sha256:
                 raise VerbError("failed", f"{file.path} arrived changed: its sha256 differs", "deploy again")

@@ -68,7 +68,7 @@ class Supervisor:
         self._redactor = Redactor(read_secrets(Path(secrets_dir(str(home)))))
         self._ended = threading.Event()
         self._hung_up_at: float | None = None
-        self._was_wanted = False
+        self._was_wanted = self._asked = False
 
     def run(self) -> int:
         """The server's exit status as a shell would report it."""
@@ -85,7 +85,7 @@ class Supervisor:
                 child.wait(timeout=CHILDREN_POLL_S)
         reader.join(DRAIN_OUTPUT_S)
         self._log.write(self._redactor.flush())
-        asked = self._record.asked or status == -signal.SIGTERM or (self._was_wanted and not self._is_wanted())
+        asked = self._asked or status == -signal.SIGTERM or (self._was_wanted and not self._is_wanted())
         self._record = replace(self._record, exit_status=status, ended=round(time.time(), 3), asked=asked)
         self._save()
         self._say("server_exit", status=status, asked=self._record.asked)
@@ -124,7 +124,7 @@ class Supervisor:
             self._log.write(self._redactor.feed(chunk))
 
     def _stop(self, child: subprocess.Popen[bytes], number: int) -> None:
-        self._record = replace(self._record, asked=True)
+        self._asked = True
         if number == signal.SIGHUP and self._hung_up_at is None:
             self._hung_up_at = time.monotonic()
         child.terminate()
