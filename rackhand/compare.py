@@ -17,6 +17,9 @@ from rackhand.steady import completed_of, relative_change, total_of
 
 STEADY_WINDOW_S = 30.0
 STEADY_CHANGE = 0.10
+LEAST_POINTS = 4
+COMPARED_S = 3 * 3600.0
+"""So much of each run's end is looked at."""
 BLOCK_S = 10.0
 LEAST_BLOCKS = 3
 RESAMPLES = 1000
@@ -59,19 +62,19 @@ class RunComparison:
 
 def steady_stretch(samples: Sequence[Sample], *, window_s: float = STEADY_WINDOW_S) -> Sequence[Sample]:
     """The longest steady stretch by the rule above; empty when there is none."""
-    best, begin, last = (0, 0), None, 0
-    start = 0
+    lines = [[(s.time, total_of(s, name)) for s in samples] for name in ("running", "tok_s")]
+    best, begin, start = (0, 0), None, 0
     for end, sample in enumerate(samples):
         while samples[start].time < sample.time - window_s:
             start += 1
-        whole = sample.time - samples[start].time >= window_s * 2 / 3
-        if whole and _is_steady(samples[start : end + 1]):
-            begin = start if begin is None else begin
-            last = end + 1
-            if samples[last - 1].time - samples[begin].time > _length(samples, best):
-                best = (begin, last)
-        elif whole:
+        if sample.time - samples[start].time < window_s * 2 / 3:
+            continue
+        if not all(_is_steady(line[start : end + 1]) for line in lines):
             begin = None
+            continue
+        begin = start if begin is None else begin
+        if sample.time - samples[begin].time > _length(samples, best):
+            best = (begin, end + 1)
     return samples[best[0] : best[1]]
 
 
@@ -197,14 +200,11 @@ def _percentile(values: Sequence[float], share: float) -> float | None:
     return ranked[below] + (ranked[above] - ranked[below]) * (at - below)
 
 
-def _is_steady(window: Sequence[Sample]) -> bool:
-    for name in ("running", "tok_s"):
-        points = [(s.time, total) for s in window if (total := total_of(s, name)) is not None]
-        if len(points) < 4 or not any(value for _, value in points):
-            return False
-        if abs(relative_change(points)) > STEADY_CHANGE:
-            return False
-    return True
+def _is_steady(line: Sequence[tuple[float, float | None]]) -> bool:
+    points = [(at, total) for at, total in line if total is not None]
+    if len(points) < LEAST_POINTS or not any(value for _, value in points):
+        return False
+    return abs(relative_change(points)) <= STEADY_CHANGE
 
 
 def _length(samples: Sequence[Sample], stretch: tuple[int, int]) -> float:

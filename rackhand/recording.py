@@ -168,6 +168,10 @@ class Recording:
             FROM run JOIN sample ON sample.run = run.id GROUP BY run.id ORDER BY run.id"""
         return [Run(*row) for row in ((*r[:5], json.loads(r[5]), *r[6:]) for r in self._rows(words))]
 
+    def last_samples(self, run: Run, *, within_s: float) -> list[Sample]:
+        """Those of the run's last `within_s` seconds; the runs of a job of days don't fit in memory."""
+        return list(self.samples(run=run.id, since=run.ended - within_s))
+
     def samples(self, *, run: int | None = None, since: float = 0.0) -> Iterator[Sample]:
         """In order of time, of one run or all; what the file doesn't keep is unknown."""
         where = "time >= ? AND (? IS NULL OR run = ?)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rackhand.compare import compare
+from rackhand.compare import COMPARED_S, compare
 from rackhand.errors import PreconditionError, UsageError
 from rackhand.inventory import Fleet
 from rackhand.recording import Run
@@ -20,7 +20,7 @@ def compare_runs(fleet: Fleet, environ: Mapping[str, str], job: str, names: Sequ
     try:
         runs = recording.runs()
         a, b = chosen_runs(runs, names)
-        found = compare(tuple(recording.samples(run=a.id)), tuple(recording.samples(run=b.id)))
+        found = compare(*(recording.last_samples(run, within_s=COMPARED_S) for run in (a, b)))
     finally:
         recording.close()
     if found.seconds <= 0:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from rackhand.compare import RunComparison, compare, steady_stretch
+from rackhand.compare import COMPARED_S, RunComparison, compare, steady_stretch
 from rackhand.contract.watch import Sample
 from rackhand.diagnose import WINDOW_S, diagnose
 from rackhand.errors import RackhandError
@@ -215,7 +215,7 @@ class _Track:
         self.say(self.where, text)
 
     def _against(self, before: Run, steady: Sequence[Sample]) -> RunComparison:
-        return compare(tuple(self.recording.samples(run=before.id)), steady)
+        return compare(self.recording.last_samples(before, within_s=COMPARED_S), steady)
 
     def _happened(self, sample: Sample, kind: str, text: str, data: dict[str, Any], gpu: int | None = None) -> None:
         self.recording.put_event(Happening(sample.time, self.where, gpu, kind, text, data))
