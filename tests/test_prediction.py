@@ -10,8 +10,8 @@ import pytest
 
 from rackhand.contract.servers import Capacity, Load, OwnServer, ServerRecord, ServersState
 from rackhand.facts import Facts, GpuFacts
-from rackhand.history import history_path, read_compared
 from rackhand.inventory import Host, servers_of
+from rackhand.predictions import history_path, read_compared
 from rackhand.workflows.fleet import Task
 from rackhand.workflows.prediction import compare_started
 from tests.test_capacity_verb import GPU, facts, host

@@ -13,11 +13,11 @@ from rackhand.capacity.outlook import Launch, look_ahead
 from rackhand.capacity.shapes import known_model
 from rackhand.errors import RackhandError
 from rackhand.facts import Facts
-from rackhand.history import Compared, history_path, put_compared
 from rackhand.inventory import Server
 from rackhand.launch import DEFAULT_LENGTHS, launch_of, seen_gpu
 from rackhand.model_files import ModelFiles, model_files_argv, parse_model_files, shape_of
 from rackhand.observe import observe
+from rackhand.predictions import Compared, history_path, put_compared
 from rackhand.workflows.fleet import Task
 
 

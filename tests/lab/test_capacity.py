@@ -11,8 +11,8 @@ import pytest
 
 from lab import host as lab_host
 from lab.place import LabOptions, Place
-from rackhand.history import history_path, read_compared
 from rackhand.inventory import Env, Fleet, Host, ProxmoxLxc, ServerSpec, Ssh
+from rackhand.predictions import history_path, read_compared
 from rackhand.workflows.capacity import forecast_fleet, parse_question
 from rackhand.workflows.deploy import deploy
 from rackhand.workflows.servers import Restart, restart_servers

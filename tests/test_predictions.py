@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rackhand.errors import RackhandError
-from rackhand.history import Compared, history_path, put_compared, read_compared
+from rackhand.predictions import Compared, history_path, put_compared, read_compared
 
 ROW = Compared("2026-05-09T12:00:00+00:00", "pve1/ct200", 3, True, {"version": "0.5.11"}, {"slots": 185}, {"slots": 80})
 
