@@ -148,7 +148,9 @@ def test_ctrl_c_ends_with_130_and_leaves_no_process(lab: Lab, fleet: Fleet, tmp_
     )
     argv = [sys.executable, "-c", "import sys; from rackhand.program import main; main(sys.argv[1:])"]
     words = ["tail-metrics", "--json", "--interval", "0.5", "--inventory", str(inventory)]
-    with subprocess.Popen(["env", "--default-signal=INT", *argv, *words], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        ["env", "--default-signal=INT", f"XDG_STATE_HOME={tmp_path}", *argv, *words], stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         timer = threading.Timer(60, process.kill)
         timer.start()
@@ -160,4 +162,5 @@ def test_ctrl_c_ends_with_130_and_leaves_no_process(lab: Lab, fleet: Fleet, tmp_
         timer.cancel()
     assert process.returncode == 130
     assert "error" not in rest
+    assert list(tmp_path.glob("rackhand/here-*/host-pve1.sqlite"))
     until(lambda: watchers(lab) == 0)
