@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from rackhand.contract.watch import GpuSample, JobSample, Sample
-from rackhand.errors import InventoryError, Mistake, UnreachableError
+from rackhand.errors import UnreachableError
 from rackhand.inventory import Baseline, Host, ProxmoxLxc, Ssh
-from rackhand.render.screen import JsonScreen, unified
+from rackhand.render.screen import JsonScreen
 from rackhand.render.text import TextScreen
 from rackhand.render.words import duration, job_words, plain
 from rackhand.report import Comparison, Outcome, Report, Row
@@ -152,12 +152,6 @@ def test_failures_and_diffs_stand_out_on_a_terminal(monkeypatch: pytest.MonkeyPa
     assert "\x1b[1;31mpve2/ct201: FAILED: " in out.getvalue()
 
 
-def test_a_diff_is_unified_and_says_which_side_is_which() -> None:
-    assert unified("env.sh", "a\nb\n", "a\nc\n") == [
-        "--- env.sh (there)", "+++ env.sh (wanted)", "@@ -1,2 +1,2 @@", " a", "-b", "+c",
-    ]  # fmt: skip
-
-
 def json_lines(use: str) -> list[dict[str, object]]:
     out = io.StringIO()
     with JsonScreen(out, baselines=(B200,)) as screen:
@@ -165,9 +159,6 @@ def json_lines(use: str) -> list[dict[str, object]]:
         screen.show(HOST, SAMPLE)
         screen.show(HOST, UNKNOWN)
         screen.report(REPORT)
-        screen.error(InventoryError((Mistake("lab.yaml", 3, "unknown key"),)))
-        screen.diff("f", "a\n", "b\n")
-        screen.table("t", ("GPU",), (("0",),))
         screen.compare(Comparison("c", ("before",), (("tok/s", ("1",)),)))
     return [event for line in out.getvalue().splitlines() if (event := json.loads(line))["event"] == use]
 
@@ -182,7 +173,7 @@ def test_json_is_one_object_a_line_with_totals_and_shares() -> None:
     assert second["baselines"] == {"b200": {"share": None, "expected": 0.25}}
 
 
-@pytest.mark.parametrize("event", ["progress", "report", "error", "diff", "table", "comparison"])
+@pytest.mark.parametrize("event", ["progress", "report", "comparison"])
 def test_json_has_an_event_for_everything(event: str) -> None:
     assert len(json_lines(event)) == 1
 

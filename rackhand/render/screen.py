@@ -1,4 +1,4 @@
-"""Everything the operator sees: progress, reports, tables, live metrics, errors. One screen a verb.
+"""Everything the operator sees: progress, reports, comparisons, live metrics. One screen a verb.
 
 TextScreen writes for people: in colour on a terminal (NO_COLOR is obeyed), plain otherwise. JsonScreen writes one
 object a line, each with an `event`. Both may be used from several threads.
@@ -6,23 +6,19 @@ object a line, each with an `event`. Both may be used from several threads.
 
 from __future__ import annotations
 
-import difflib
 import io
 import json
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
 
 from rackhand.contract import to_json
 from rackhand.contract.watch import Sample
-from rackhand.errors import InventoryError, RackhandError
 from rackhand.inventory import Baseline, Host
 from rackhand.report import Comparison, Report
 from rackhand.steady import total_of
-
-Rows = Sequence[Sequence[str]]
 
 
 class Screen(Protocol):
@@ -34,17 +30,10 @@ class Screen(Protocol):
 
     def report(self, report: Report) -> None: ...
 
-    def table(self, title: str, columns: Sequence[str], rows: Rows) -> None: ...
-
     def compare(self, comparison: Comparison) -> None: ...
-
-    def diff(self, name: str, before: str, after: str) -> None: ...
 
     def lines(self, event: str, fields: Mapping[str, Any], lines: Sequence[str]) -> None:
         """Lines for people; for programs one object with `fields`."""
-
-    def error(self, error: RackhandError) -> None:
-        """One line: where, what, what next; its detail only when verbose."""
 
     def __enter__(self) -> Self: ...
 
@@ -82,25 +71,12 @@ class JsonScreen:
     def report(self, report: Report) -> None:
         self._write("report", report.as_json())
 
-    def table(self, title: str, columns: Sequence[str], rows: Rows) -> None:
-        self._write("table", {"title": title, "rows": [dict(zip(columns, row, strict=True)) for row in rows]})
-
     def compare(self, comparison: Comparison) -> None:
         rows = {label: dict(zip(comparison.phases, cells, strict=True)) for label, cells in comparison.rows}
         self._write("comparison", {"title": comparison.title, "rows": rows, "notes": list(comparison.notes)})
 
     def lines(self, event: str, fields: Mapping[str, Any], lines: Sequence[str]) -> None:  # noqa: ARG002
         self._write(event, fields)
-
-    def diff(self, name: str, before: str, after: str) -> None:
-        self._write("diff", {"name": name, "lines": unified(name, before, after)})
-
-    def error(self, error: RackhandError) -> None:
-        event: dict[str, Any] = {"kind": type(error).__name__, "where": error.where, "what": error.what}
-        event |= {"hint": error.hint, "exit_code": error.exit_code}
-        if isinstance(error, InventoryError):
-            event["mistakes"] = [str(mistake) for mistake in error.mistakes]
-        self._write("error", event)
 
     def __enter__(self) -> Self:
         return self
@@ -115,14 +91,6 @@ class JsonScreen:
         with self._lock:
             self._out.write(line + "\n")
             self._out.flush()
-
-
-def unified(name: str, before: str, after: str) -> list[str]:
-    """A unified diff, without newlines at the lines' ends."""
-    lines: Iterable[str] = difflib.unified_diff(
-        before.splitlines(), after.splitlines(), f"{name} (there)", f"{name} (wanted)", lineterm=""
-    )
-    return list(lines)
 
 
 def _never_fail_on(out: TextIO) -> None:

@@ -9,17 +9,14 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from rackhand.contract.watch import Sample
-from rackhand.errors import RackhandError
 from rackhand.inventory import Baseline, Host
 from rackhand.render.lines import comparison_lines, report_lines
-from rackhand.render.screen import Rows, unified
 from rackhand.render.watch_table import COLUMNS, View, view_of
 from rackhand.render.words import plain
 from rackhand.report import Comparison, Report
@@ -65,9 +62,6 @@ class TextScreen:
         for line in report_lines(report, verbose=self._verbose):
             self._print(Text(plain(line), style=style_of(line)))
 
-    def table(self, title: str, columns: Sequence[str], rows: Rows) -> None:
-        self._print(draw_table(title, columns, rows))
-
     def compare(self, comparison: Comparison) -> None:
         for line in comparison_lines(comparison):
             self._print(Text(plain(line)))
@@ -76,16 +70,6 @@ class TextScreen:
         self._end_live()
         for line in lines:
             self._print(Text(plain(line)))
-
-    def diff(self, name: str, before: str, after: str) -> None:
-        self._print(draw_diff(unified(name, before, after)))
-
-    def error(self, error: RackhandError) -> None:
-        self._end_live()
-        self._print(Text(plain(str(error)), style="red"))
-        if error.detail.strip():
-            hidden = plain(error.detail.rstrip()) if self._verbose else "(--verbose shows more)"
-            self._print(Text(hidden, style="dim"))
 
     def __enter__(self) -> Self:
         return self
@@ -137,15 +121,6 @@ def draw_view(view: View, *, dated: bool = False) -> RenderableType:
     return Group(title, table, *lines)
 
 
-def draw_table(title: str, columns: Sequence[str], rows: Rows) -> RenderableType:
-    table = Table(title=plain(title) or None, title_justify="left", box=box.SIMPLE, pad_edge=False)
-    for name in columns:
-        table.add_column(plain(name))
-    for row in rows:
-        table.add_row(*(Text(plain(cell)) for cell in row))
-    return table
-
-
 def style_of(line: str) -> str:
     """Failures and the lines of a diff stand out."""
     if ": FAILED: " in line:
@@ -156,7 +131,3 @@ def style_of(line: str) -> str:
     if text.startswith(("--- ", "+++ ")):
         return "bold"
     return {"+": "green", "-": "red", "@": "cyan"}.get(text[:1], "dim")
-
-
-def draw_diff(lines: Sequence[str]) -> RenderableType:
-    return Text("\n").join(Text(plain(line), style=style_of(f"    {line}")) for line in lines)
