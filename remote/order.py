@@ -78,6 +78,10 @@ class Turn:
             self._give_up(running=True)
             return self._result(ok=False, cause=str(error))
 
+    def let_go(self) -> None:
+        """The verb ends while this turn still waits."""
+        self._give_up(running=True, loading=self.step == "loading")
+
     def _give_up(self, *, running: bool, loading: bool = False) -> None:
         """A server that is gone is not wanted any more: what ended while it was wanted would count as a crash. One
         that nobody waits for any longer is wanted: a generator takes it once it answers."""

@@ -12,6 +12,7 @@ import os
 import queue
 import select
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -73,17 +74,31 @@ def _serve(request: ServersRequest, home: Path, emit: Emit) -> None:
     )
     gap_s = 0.0 if request.at_once else request.start_gap_s
     turns = {order.gpu: Turn(shop, order, delay_s=i * gap_s) for i, order in enumerate(request.orders)}
-    for gpu, turn in turns.items():
-        threading.Thread(target=_take, args=(gpu, turn, events), name=f"gpu{gpu}", daemon=True).start()
+    threads = {
+        gpu: threading.Thread(target=_take, args=(gpu, turn, events), name=f"gpu{gpu}", daemon=True)
+        for gpu, turn in turns.items()
+    }
+    for thread in threads.values():
+        thread.start()
     try:
         _report(turns, events, emit)
     except (KeyboardInterrupt, BrokenPipeError):
         shop.cancelled.set()
+        _let_go(turns, threads)
         with contextlib.suppress(BrokenPipeError, queue.Empty):
             _report(turns, events, emit, patience_s=CANCEL_GRACE_S)
         raise
     finally:
         append_event(home, "servers_verb_ends", gpus=sorted(turns), interrupted=shop.cancelled.is_set())
+
+
+def _let_go(turns: dict[int, Turn], threads: dict[int, threading.Thread]) -> None:
+    """The turns leave the wishes as they have to stay; those that wait for a server's answer don't do it in time."""
+    deadline = time.monotonic() + CANCEL_GRACE_S
+    for gpu, thread in threads.items():
+        thread.join(max(0.0, deadline - time.monotonic()))
+        if thread.is_alive():
+            turns[gpu].let_go()
 
 
 def _take(gpu: int, turn: Turn, events: queue.Queue[Step | ServerResult]) -> None:

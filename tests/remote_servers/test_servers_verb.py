@@ -197,18 +197,20 @@ def _check_orphans_are_ended(site: Site) -> None:
 def test_two_restarts_at_once_are_refused_and_a_lost_caller_ends_the_wait_only(tmp_path: Path) -> None:
     site = Site(tmp_path, load_seconds=4.0)
     try:
-        plan = plan_restart(site.host, facts(site), [site.server(0)], FLAGS)
+        plan = plan_restart(site.host, facts(site), [site.server(0), site.server(1)], FLAGS)
         request = ServersRequest(str(site.home), plan.orders, site.secrets)
         first = site.call("servers", request)
         assert first.stdout is not None
-        while '"loading"' not in first.stdout.readline():
-            pass
+        loading: set[int] = set()
+        while loading != {0, 1}:
+            event = json.loads(first.stdout.readline())
+            loading |= {event["gpu"]} if event.get("step") == "loading" else set()
         (refused,) = site.events("servers", request)
         assert refused["error"]["kind"] == "busy"
         first.stdout.close()
         first.wait(20)
-        await_true(lambda: site.observe().own[0].load, "the server goes on and gets ready")
-        assert wishes(site) == {site.server(0).url: "active"}
+        assert wishes(site) == {site.server(0).url: "active", site.server(1).url: "active"}
+        await_true(lambda: all(own.load for own in site.observe().own), "the servers go on and get ready")
     finally:
         site.close()
 
