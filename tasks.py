@@ -29,6 +29,9 @@ HELP = {
     "adopt": "also stop servers that somebody started by hand",
     "job": "name of the job (default: the only one)",
     "new": "start in another output directory: OUTPUT-2, OUTPUT-3 ...",
+    "file": "a prompts file on this machine",
+    "retry_failed": "ask again what failed for good (failures.jsonl)",
+    "retry_rejected": "ask again what was rejected (rejected.jsonl)",
     "concurrency": "requests in flight per server, or auto: what each can hold",
     "servers": "stop the servers as well",
     "server": "only this one: a host, HOST/GPU or a session, e.g. lab/0",
@@ -140,6 +143,8 @@ def resume(
     job: str = "",
     new: bool = False,
     concurrency: str = "",
+    retry_failed: bool = False,
+    retry_rejected: bool = False,
     dry_run: bool = False,
     json: bool = False,
     verbose: bool = False,
@@ -156,7 +161,8 @@ def resume(
     from rackhand.workflows.job import Resume
     from rackhand.workflows.job import resume as work
 
-    wish, fleet = Resume(new=new, concurrency=parse_concurrency(concurrency)), load(inventory, os.environ)
+    again = {"retry_failed": retry_failed, "retry_rejected": retry_rejected}
+    wish, fleet = Resume(new=new, concurrency=parse_concurrency(concurrency), **again), load(inventory, os.environ)
     report = work(fleet, fleet.job(job or None), wish, say=progress(), choice=Choice(dry_run=dry_run))
     return tell(report, as_json=json, verbose=verbose)
 
@@ -348,6 +354,42 @@ def compare_runs(
     return 0
 
 
+@verb(help=HELP, name="check")
+def prompts_check(c: Context, *, file: str = "", inventory: str = "lab", job: str = "", json: bool = False) -> int:
+    """Read a prompts file before a day is spent on it: shapes, bad lines, duplicates, lengths; changes nothing.
+
+    FILE on this machine, or the prompts of --job as that job reads them. Ends with 3 when there are bad lines.
+    Example: ./inv prompts.check --file prompts.jsonl
+    """
+    from rackhand.load import load
+    from rackhand.render.checks import tell_checked
+    from rackhand.tell import progress
+    from rackhand.workflows.checks import check_file, check_job
+
+    if file and not job:
+        return tell_checked(check_file(file), as_json=json)
+    fleet = load(inventory, os.environ)
+    chosen = fleet.job(job or None)
+    found = check_file(file, chosen) if file else check_job(fleet, chosen, say=progress())
+    return tell_checked(found, as_json=json)
+
+
+@verb(help=HELP)
+def verify(c: Context, *, inventory: str = "lab", job: str = "", json: bool = False) -> int:
+    """Read a job's whole output: bad completions, indices twice, shards against their digests; changes nothing.
+
+    Ends with 3 when something is wrong.
+    Example: ./inv verify --job expansion
+    """
+    from rackhand.load import load
+    from rackhand.render.checks import tell_checked
+    from rackhand.tell import progress
+    from rackhand.workflows.checks import verify as work
+
+    fleet = load(inventory, os.environ)
+    return tell_checked(work(fleet, fleet.job(job or None), say=progress()), as_json=json)
+
+
 ns = Collection(
     deploy,
     restart_servers,
@@ -360,8 +402,10 @@ ns = Collection(
     compare_runs,
     history,
     record,
+    verify,
     others.run_demo,
     others.run_tests,
+    Collection("prompts", prompts_check),
     Collection("lab", others.lab_up, others.lab_down, others.lab_status),
     Collection("dev", others.check, others.lock, others.hooks),
     Collection("docs", others.docs_demo, others.docs_capacity),

@@ -147,7 +147,8 @@ class Job:
     """A prompts file that becomes completions on one host.
 
     `prompts` is a path in the container, or `upload` a local file that deploy and resume bring there;
-    `concurrency` is requests in flight per server, or "auto": the effective capacity of each.
+    `concurrency` is requests in flight per server, or "auto": the effective capacity of each. `quality` is default,
+    off or JSON; `columns`, `keep` and `last_assistant` say how rows are read.
     """
 
     name: str
@@ -159,6 +160,13 @@ class Job:
     concurrency: int | Literal["auto"] = "auto"
     model: str | None = None
     session: str = "gen"
+    quality: str = "default"
+    columns: Mapping[str, str] = field(default_factory=dict)
+    keep: tuple[str, ...] = ()
+    last_assistant: Literal["drop", "continue"] = "drop"
+    compress: Literal["zstd"] | None = None
+    object_store: str | None = None
+    delete_local_after_upload: bool = False
 
 
 @dataclass(frozen=True, slots=True)

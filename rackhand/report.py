@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from rackhand.contract.checks import PromptsCheck, Verified
 from rackhand.errors import RackhandError
 
 State = Literal["done", "unchanged", "planned", "failed"]
@@ -73,6 +74,22 @@ class Comparison:
     phases: tuple[str, ...]
     rows: tuple[tuple[str, tuple[str, ...]], ...]
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What prompts.check or verify found, and where."""
+
+    where: str
+    found: PromptsCheck | Verified
+
+    @property
+    def exit_code(self) -> int:
+        """3 when there is something to put right: bad lines; a ledger that is wrong, or bad completions."""
+        if isinstance(self.found, PromptsCheck):
+            return 3 if self.found.bad_lines else 0
+        faults = {reason: count for reason, count in self.found.faults.items() if reason != "length"}
+        return 3 if self.found.problems or faults else 0
 
 
 def _row_json(row: Row) -> dict[str, Any]:

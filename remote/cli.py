@@ -29,6 +29,8 @@ CALLS = {
     "probe": "remote.probe",
     "job": "remote.job",
     "watch": "remote.watch",
+    "prompts": "remote.check_prompts",
+    "verify": "remote.verify",
 }
 
 Emit = Callable[[dict[str, Any]], None]

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from rackhand.contract.job import root_url
+from rackhand.contract.job import PROMPT_COLUMNS, root_url
 from remote.ledger import SHARD_BYTES
 from remote.quality import Quality, parse_quality
-from remote.shapes import COLUMNS, Reading
+from remote.shapes import Reading
 
 
 @dataclass(frozen=True)
@@ -137,9 +137,9 @@ def _columns(text: str) -> dict[str, str]:
         raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
     if not isinstance(value, dict) or not all(isinstance(name, str) and name for name in value.values()):
         raise argparse.ArgumentTypeError("an object of column names was expected")
-    unknown = sorted(set(value) - set(COLUMNS))
+    unknown = sorted(set(value) - set(PROMPT_COLUMNS))
     if unknown:
-        raise argparse.ArgumentTypeError(f"no {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
+        raise argparse.ArgumentTypeError(f"no {', '.join(unknown)}; there are {', '.join(PROMPT_COLUMNS)}")
     return value
 
 

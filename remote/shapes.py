@@ -6,12 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from rackhand.contract.job import PROMPT_COLUMNS, PROMPT_SHAPES
 from remote import fastjson
-
-SHAPES = ("messages", "conversations", "prompt", "instruction")
-"""In the order in which they are looked for."""
-COLUMNS = (*SHAPES, "input", "system", "tools", "id")
-"""What `columns` can map."""
 
 _ROLES = {
     "human": "user",
@@ -32,8 +28,8 @@ _ROLES = {
 
 @dataclass(frozen=True)
 class Reading:
-    """How rows are read. `columns`: the file's own names for some of COLUMNS; `keep`: columns that go into the record;
-    `last_assistant`: a turn of the assistant's at the end is dropped, or continued."""
+    """How rows are read. `columns`: the file's own names for some of PROMPT_COLUMNS; `keep`: columns that go
+    into the record; `last_assistant`: a turn of the assistant's at the end is dropped, or continued."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
     keep: tuple[str, ...] = ()
@@ -45,7 +41,7 @@ class Reading:
     @property
     def used(self) -> tuple[str, ...]:
         """Every column that is looked at."""
-        return tuple(dict.fromkeys((*(self.column(name) for name in COLUMNS), *self.keep)))
+        return tuple(dict.fromkeys((*(self.column(name) for name in PROMPT_COLUMNS), *self.keep)))
 
     def as_json(self) -> dict[str, Any]:
         """For job.json: what isn't the default."""
@@ -74,7 +70,7 @@ class EmptyPromptError(ValueError):
 
 def parse_asked(row: Mapping[str, Any], reading: Reading = PLAIN) -> Asked:
     """ValueError says what is wrong with the row."""
-    for shape in SHAPES:
+    for shape in PROMPT_SHAPES:
         value = row.get(reading.column(shape))
         if value is None:
             continue
@@ -86,7 +82,7 @@ def parse_asked(row: Mapping[str, Any], reading: Reading = PLAIN) -> Asked:
         messages = _with_system(messages, row.get(reading.column("system")))
         continues = _settle_end(key, messages, reading)
         return Asked(shape, messages, parse_tools(row.get(reading.column("tools"))), continues)
-    raise ValueError(f"none of {', '.join(reading.column(shape) for shape in SHAPES)}")
+    raise ValueError(f"none of {', '.join(reading.column(shape) for shape in PROMPT_SHAPES)}")
 
 
 def _settle_end(key: str, messages: list[dict[str, Any]], reading: Reading) -> bool:

@@ -28,6 +28,13 @@ MANIFEST_FILE = "manifest.jsonl"
 FAILURES_FILE = "failures.jsonl"
 REJECTED_FILE = "rejected.jsonl"
 
+PROMPT_SHAPES = ("messages", "conversations", "prompt", "instruction")
+"""Of a row, in the order in which they are looked for."""
+PROMPT_COLUMNS = (*PROMPT_SHAPES, "input", "system", "tools", "id")
+"""What a job's `columns` can map to the file's own names."""
+OBJECT_STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "file")
+"""Schemes of `object_store`."""
+
 
 @dataclass(frozen=True)
 class PromptsDigest:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from rackhand.inventory import Fleet, Host, ProxmoxLxc
 from rackhand.load.hosts import API, ENV, FILE, HOST, NAME, SSH, read_host
+from rackhand.load.job_options import QUALITY
 from rackhand.load.jobs import BASELINE, JOB, check_jobs, read_baseline, read_job
 from rackhand.load.nodes import Scalar, Table, Value
 from rackhand.load.sections import SECRET, Context, Key, WrongError, as_table, read_section
@@ -37,6 +38,7 @@ SECTIONS: Mapping[str, Mapping[str, Key]] = {
     "file": FILE,
     "server": SERVER,
     "job": JOB,
+    "quality": QUALITY,
     "baseline": BASELINE,
     "defaults": DEFAULTS,
     "secret": SECRET,

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 
 from rackhand.errors import nearest
 from rackhand.inventory import Baseline, Host, Job, Server
+from rackhand.load.job_options import JOB_OPTIONS
 from rackhand.load.nodes import Table, Value
 from rackhand.load.sections import (
     Context,
@@ -69,6 +70,7 @@ JOB: Mapping[str, Key] = {
     "concurrency": Key(read_concurrency),
     "model": Key(text),
     "session": Key(session_name),
+    **JOB_OPTIONS,
 }
 BASELINE: Mapping[str, Key] = {
     "tok_s": Key(number(0, 1e12, above=True), required=True),

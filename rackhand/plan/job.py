@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -71,14 +71,20 @@ def parse_concurrency(text: str) -> int | Literal["auto"] | None:
 
 
 def plan_resume(
-    host: Host, job: Job, state: JobState, servers: Sequence[Server], *, concurrency: int | str | None = None
+    host: Host,
+    job: Job,
+    state: JobState,
+    servers: Sequence[Server],
+    *,
+    concurrency: int | str | None = None,
+    more: Sequence[str] = (),
 ) -> StartJob | None:
     """None when its generator runs already. PreconditionError when the host has no server."""
     if state.pid is not None:
         return None
     if not servers:
         raise PreconditionError("no server to ask", where=host.where, hint=f"add servers to hosts.{host.name}")
-    argv = generate_argv(host, job, servers, concurrency)
+    argv = generate_argv(host, job, servers, concurrency, more)
     path = f"{host.home}/run/generate-{job.name}.sh"
     order = StartRun(
         output=job.output,
@@ -114,8 +120,14 @@ def plan_stop(job: Job, states: Sequence[JobState], *, timeout_s: float | None =
     return StopJob(job.name, order, f"stop job {job.name} (pid {state.pid})")
 
 
-def generate_argv(host: Host, job: Job, servers: Sequence[Server], concurrency: int | str | None = None) -> Argv:
-    """The generator's command line. The API key is in its environment."""
+def generate_argv(
+    host: Host,
+    job: Job,
+    servers: Sequence[Server],
+    concurrency: int | str | None = None,
+    more: Sequence[str] = (),
+) -> Argv:
+    """The generator's command line, with `more` flags at its end. Keys and credentials are in its environment."""
     argv = [interpreter(host), f"{host.home}/remote.pyz", "generate", "--prompts", job.prompts, "--output", job.output]
     for server in servers:
         argv += ["--server", server.url]
@@ -124,7 +136,25 @@ def generate_argv(host: Host, job: Job, servers: Sequence[Server], concurrency: 
         argv += ["--model", job.model]
     if job.sampling:
         argv += ["--sampling", json.dumps(dict(job.sampling), sort_keys=True)]
-    return tuple(argv)
+    return (*argv, *_option_words(job), *more)
+
+
+def _option_words(job: Job) -> Iterator[str]:
+    """What isn't the generator's default."""
+    if job.quality != "default":
+        yield from ("--quality", job.quality)
+    if job.columns:
+        yield from ("--columns", json.dumps(dict(job.columns), sort_keys=True))
+    if job.keep:
+        yield from ("--keep", ",".join(job.keep))
+    if job.last_assistant != "drop":
+        yield from ("--last-assistant", job.last_assistant)
+    if job.compress:
+        yield from ("--compress", job.compress)
+    if job.object_store:
+        yield from ("--object-store", job.object_store)
+        if job.delete_local_after_upload:
+            yield "--delete-local-after-upload"
 
 
 def render_progress(state: JobState) -> str:

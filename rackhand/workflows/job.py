@@ -21,10 +21,19 @@ from rackhand.workflows.servers import add_status, check_deployed, look, reveal_
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """`new` starts in the next output directory that isn't there; `concurrency` replaces the job's."""
+    """`new` starts in the next output directory that isn't there; `concurrency` replaces the job's; `retry_failed`
+    and `retry_rejected` ask again what stands in failures.jsonl and rejected.jsonl."""
 
     new: bool = False
     concurrency: int | str | None = None
+    retry_failed: bool = False
+    retry_rejected: bool = False
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """For the generator, in this run only."""
+        flags = {"--retry-failed": self.retry_failed, "--retry-rejected": self.retry_rejected}
+        return tuple(flag for flag, is_set in flags.items() if is_set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +92,7 @@ def _resume(task: Task, job: Job, wish: Resume, choice: Choice) -> None:
         job = choose_output(host, job, states)
         task.say(f"output {job.output}; set it in the inventory to resume this one")
     state = next(state for state in states if state.output == job.output.rstrip("/"))
-    action = plan_resume(host, job, state, _servers(host, facts), concurrency=wish.concurrency)
+    action = plan_resume(host, job, state, _servers(host, facts), concurrency=wish.concurrency, more=wish.flags)
     if action is None:
         return
     if choice.dry_run:

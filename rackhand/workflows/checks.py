@@ -1,0 +1,70 @@
+"""prompts.check and verify: a prompts file before a day is spent on it, and a job's output when it is done."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from rackhand import agent
+from rackhand.contract import from_json, to_json
+from rackhand.contract.checks import PromptsCheck, PromptsRequest, Verified, VerifyRequest
+from rackhand.errors import PreconditionError, TransportError
+from rackhand.inventory import Fleet, Host, Job
+from rackhand.report import Checked
+from rackhand.scripts import interpreter
+from rackhand.transport import Transport
+from rackhand.transport.local import Local
+from rackhand.workflows.fleet import Roads
+
+Say = Callable[[str, str], None]
+
+
+def check_file(file: str, job: Job | None = None) -> Checked:
+    """A prompts file on this machine, read as `job` reads its rows. PreconditionError when it isn't there."""
+    path = Path(file).expanduser().resolve()
+    if not path.is_file():
+        raise PreconditionError(f"no file {path}", hint="name a prompts file, or a job with --job")
+    with closing(Local()) as road:
+        return Checked("local", _check(road, _prompts_request(str(path), job), sys.executable))
+
+
+def check_job(fleet: Fleet, job: Job, *, say: Say, roads: Roads | None = None) -> Checked:
+    """The job's prompts: its upload on this machine when that is there, else the file in the container."""
+    if job.upload is not None and job.upload.is_file():
+        say("local", f"reading {job.upload}")
+        return check_file(str(job.upload), job)
+    host = fleet.host(job.host)
+    say(host.where, f"reading {job.prompts}")
+    with closing(roads or Roads()) as opened:
+        return Checked(host.where, _check(opened.open(host), _prompts_request(job.prompts, job), interpreter(host)))
+
+
+def verify(fleet: Fleet, job: Job, *, say: Say, roads: Roads | None = None) -> Checked:
+    """The job's output in its container, against its own quality options. Changes nothing."""
+    host = fleet.host(job.host)
+    say(host.where, f"reading {job.output}")
+    with closing(roads or Roads()) as opened:
+        return Checked(host.where, _verify(opened.open(host), host, job))
+
+
+def _prompts_request(path: str, job: Job | None) -> PromptsRequest:
+    if job is None:
+        return PromptsRequest(path)
+    return PromptsRequest(path, dict(job.columns), job.keep, job.last_assistant)
+
+
+def _check(road: Transport, request: PromptsRequest, python: str) -> PromptsCheck:
+    for event in agent.call(road, "prompts", to_json(request), python=python, deadline_s=None):
+        if event.get("event") == "prompts":
+            return from_json(PromptsCheck, event)
+    raise TransportError("prompts gave no answer", where=road.where)
+
+
+def _verify(road: Transport, host: Host, job: Job) -> Verified:
+    request = VerifyRequest(job.output, job.quality)
+    for event in agent.call(road, "verify", to_json(request), python=interpreter(host), deadline_s=None):
+        if event.get("event") == "verified":
+            return from_json(Verified, event)
+    raise TransportError("verify gave no answer", where=road.where)

@@ -1,0 +1,203 @@
+"""Call verb `prompts`: reads a prompts file once and tells what a job would meet in it. Writes nothing.
+
+Memory: 12 bytes a row for duplicates, up to _MOST_ROWS, and the longest line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from rackhand.contract import from_json, to_json
+from rackhand.contract.checks import NAMED, NamedLine, PromptsCheck, PromptsRequest
+from rackhand.contract.servers import Heartbeat
+from remote import fastjson
+from remote.cli import Emit, VerbError
+from remote.packages import MissingPackageError
+from remote.prompt_files import ParquetRows, is_parquet, open_lines
+from remote.prompts import BadRow, Prompt, parse_fields, parse_row
+from remote.shapes import Reading
+
+_HEARTBEAT_S = 5.0
+_MOST_ROWS = 40_000_000
+_BUCKETS = 256
+
+
+def call(data: Any, emit: Emit, _body: BinaryIO) -> None:
+    request = from_json(PromptsRequest, data)
+    path = Path(request.path)
+    if not path.is_file():
+        raise VerbError("missing", f"no prompts file {path}", "set jobs.prompts, or upload: a local file")
+    last = "continue" if request.last_assistant == "continue" else "drop"
+    reading = Reading(request.columns, request.keep, cast("Any", last))
+    try:
+        emit(to_json(check_prompts(path, reading, emit)))
+    except MissingPackageError as error:
+        raise VerbError("missing", str(error)) from None
+    except EOFError as error:
+        raise VerbError("failed", f"{path}: {error}", "the file isn't whole; send it again") from None
+
+
+def check_prompts(path: Path, reading: Reading, emit: Emit | None = None) -> PromptsCheck:
+    """OSError and EOFError for a file that is damaged or not whole."""
+    tally = _Tally()
+    beat = time.monotonic() + _HEARTBEAT_S
+    for index, row, line in _rows(path, reading, tally):
+        tally.note(index, row, line)
+        if emit is not None and index % 1024 == 0 and time.monotonic() >= beat:
+            emit(to_json(Heartbeat(f"line {index + 1}")))
+            beat = time.monotonic() + _HEARTBEAT_S
+    return tally.result(path)
+
+
+def _rows(path: Path, reading: Reading, tally: _Tally) -> Iterator[tuple[int, Prompt | BadRow | None, bytes]]:
+    if is_parquet(path):
+        rows = ParquetRows(path, reading.used)
+        index = 0
+        while (fields := rows.next_row()[0]) is not None:
+            yield index, parse_fields(index, fields, reading), b"{}\n"
+            index += 1
+        rows.close()
+        return
+    with open_lines(path) as file:
+        for index, line in enumerate(file):
+            yield index, parse_row(index, line, reading), line
+            tally.whole = line.endswith(b"\n")
+
+
+class _Tally:
+    def __init__(self) -> None:
+        self.whole = True
+        self._lines = self._rows = self._tools = self._systems = self._crlf = self._nul = self._empty = 0
+        self._longest = 0
+        self._bom = False
+        self._shapes: Counter[str] = Counter()
+        self._bad: list[NamedLine] = []
+        self._bad_lines = 0
+        self._chars: Counter[int] = Counter()
+        self._sum = 0
+        self._extremes = [1 << 62, 0]
+        self._seen = Seen()
+
+    def note(self, index: int, row: Prompt | BadRow | None, line: bytes) -> None:
+        self._lines += 1
+        self._longest = max(self._longest, len(line))
+        self._crlf += line.endswith(b"\r\n")
+        self._nul += b"\0" in line
+        self._bom |= index == 0 and line.startswith(b"\xef\xbb\xbf")
+        if row is None:
+            return
+        self._rows += 1
+        if isinstance(row, BadRow):
+            self._bad_lines += 1
+            self._empty += row.empty
+            if len(self._bad) < NAMED:
+                self._bad.append(NamedLine(index + 1, row.reason))
+            return
+        self._shapes[row.shape] += 1
+        self._tools += row.tools is not None
+        self._systems += row.messages[0]["role"] == "system"
+        chars = sum(len(_text(message.get("content"))) for message in row.messages)
+        self._sum += chars
+        self._extremes = [min(self._extremes[0], chars), max(self._extremes[1], chars)]
+        self._chars[_rounded(chars)] += 1
+        self._seen.add(index, fastjson.dumps([row.messages, row.tools]))
+
+    def result(self, path: Path) -> PromptsCheck:
+        count, duplicated = self._seen.duplicates()
+        return PromptsCheck(
+            path=str(path),
+            bytes=path.stat().st_size,
+            lines=self._lines,
+            blank=self._lines - self._rows,
+            rows=self._rows,
+            shapes=dict(self._shapes),
+            with_tools=self._tools,
+            with_system=self._systems,
+            bad_lines=self._bad_lines,
+            empty=self._empty,
+            bad=tuple(self._bad),
+            duplicates=count,
+            duplicated=tuple(NamedLine(line + 1, f"asks what line {first + 1} asks") for line, first in duplicated),
+            chars=self._lengths(),
+            notes=self._notes(),
+        )
+
+    def _lengths(self) -> dict[str, float]:
+        total = sum(self._chars.values())
+        if not total:
+            return {}
+        lengths = sorted(self._chars)
+        reached, at = [], 0
+        for length in lengths:
+            at += self._chars[length]
+            reached.append(at)
+        shares = {f"p{p}": float(lengths[bisect_left(reached, total * p / 100)]) for p in (50, 90, 99)}
+        least, most = self._extremes
+        return {"least": float(least), **shares, "most": float(most), "mean": round(self._sum / total, 1)}
+
+    def _notes(self) -> tuple[str, ...]:
+        notes = []
+        if self._bom:
+            notes.append("begins with a byte order mark, which is skipped")
+        if self._crlf:
+            notes.append(f"{self._crlf} lines end with CRLF, which is fine")
+        if self._nul:
+            notes.append(f"{self._nul} lines hold raw NUL bytes")
+        if not self.whole and self._lines:
+            notes.append("the last line has no newline: is the file whole?")
+        if self._longest > 10 << 20:
+            notes.append(f"the longest line has {self._longest} bytes")
+        return tuple(notes)
+
+
+class Seen:
+    """Finds rows that ask the same, by 64 bits of a hash."""
+
+    def __init__(self) -> None:
+        self._hashes = [array("Q") for _ in range(_BUCKETS)]
+        self._indices = [array("I") for _ in range(_BUCKETS)]
+        self._count = 0
+
+    def add(self, index: int, data: bytes) -> None:
+        self._count += 1
+        if self._count > _MOST_ROWS:
+            self._hashes, self._indices = [], []
+            return
+        digest = hashlib.blake2b(data, digest_size=9).digest()
+        self._hashes[digest[8]].append(int.from_bytes(digest[:8], "little"))
+        self._indices[digest[8]].append(index)
+
+    def duplicates(self) -> tuple[int | None, list[tuple[int, int]]]:
+        """How many, and the first of them: the row and the one before it that asks the same."""
+        if self._count > _MOST_ROWS:
+            return None, []
+        found: list[tuple[int, int]] = []
+        count = 0
+        for hashes, indices in zip(self._hashes, self._indices, strict=True):
+            first: dict[int, int] = {}
+            for value, index in zip(hashes, indices, strict=True):
+                if value in first:
+                    count += 1
+                    found.append((index, first[value]))
+                first.setdefault(value, index)
+            found = sorted(found)[:NAMED]
+        return count, found
+
+
+def _text(content: object) -> str:
+    if isinstance(content, list):
+        return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
+
+
+def _rounded(number: int) -> int:
+    """To three digits, so that there are few different ones."""
+    step = int(10 ** max(0, len(str(number)) - 3))
+    return number // step * step

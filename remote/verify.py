@@ -1,0 +1,220 @@
+"""Call verb `verify`: reads a whole output and tells whether its records are good and its ledger is right.
+
+Writes nothing. While a generator works on it, what it appends meanwhile may be missing from one file or another; the
+answer says that it runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rackhand.contract import from_json, to_json
+from rackhand.contract.checks import NAMED, ShardCheck, Verified, VerifyRequest
+from rackhand.contract.job import DONE_FILE, FAILURES_FILE, MANIFEST_FILE, REJECTED_FILE
+from rackhand.contract.servers import Heartbeat
+from remote import fastjson
+from remote.cli import Emit, VerbError
+from remote.done_file import IMPORTED_FILE, observe_done
+from remote.index_set import MAX_INDEX, IndexSet
+from remote.job_file import RefusedError, observe_job, observe_lock
+from remote.packages import MissingPackageError
+from remote.quality import Quality, parse_quality
+from remote.reply import Reply
+from remote.shards import Closed, observe_indices, observe_manifest, observe_shards, shard_number
+from remote.zstd_file import whole_frames
+
+_HEARTBEAT_S = 5.0
+_EXAMPLES = 5
+
+
+def call(data: Any, emit: Emit, _body: BinaryIO) -> None:
+    request = from_json(VerifyRequest, data)
+    output = Path(request.output)
+    if not output.is_dir():
+        raise VerbError("missing", f"no output {output}", "resume the job first")
+    try:
+        quality = parse_quality(request.quality)
+        emit(to_json(verify(output, quality, emit)))
+    except ValueError as error:
+        raise VerbError("usage", str(error)) from None
+    except (MissingPackageError, RefusedError) as error:
+        raise VerbError("missing", str(error)) from None
+
+
+def verify(output: Path, quality: Quality, emit: Emit | None = None) -> Verified:
+    """RefusedError when job.json can't be read."""
+    job = observe_job(output)
+    check = _Check(quality, emit)
+    manifest = observe_manifest(output / MANIFEST_FILE)
+    first = job.first_shard if job else 0
+    own = {number: path for number, path in observe_shards(output).items() if number >= first}
+    for number, path in own.items():
+        check.shard(path, manifest.get(path.name), is_last=number == max(own))
+    gone = [name for name in manifest if shard_number(name) >= first and shard_number(name) not in own]
+    notes = [f"{name}: in the manifest but not here" for name in gone]
+    rejected = observe_indices(output / REJECTED_FILE)
+    imported = observe_done(output / IMPORTED_FILE).indices
+    listed = observe_done(output / DONE_FILE)
+    if listed.duplicates or listed.bad_lines or listed.torn:
+        notes.append(f"{DONE_FILE}: {listed.duplicates} twice, {listed.bad_lines} unreadable, {listed.torn} bytes torn")
+    notes += _disagreement(check.seen, rejected, imported, listed.indices, unread=bool(gone))
+    return Verified(
+        output=str(output),
+        records=len(check.seen),
+        listed=len(listed.indices),
+        rejected=dict(_reasons(output / REJECTED_FILE)),
+        failed=len(observe_indices(output / FAILURES_FILE)),
+        imported=len(imported),
+        mean_tokens=round(check.tokens / len(check.seen), 1) if len(check.seen) else 0.0,
+        finish_reasons=dict(check.finish_reasons),
+        faults=dict(check.faults),
+        examples={reason: tuple(where) for reason, where in check.examples.items()},
+        shards=tuple(check.shards),
+        problems=tuple([problem for shard in check.shards for problem in shard.problems] + notes),
+        running=observe_lock(output),
+    )
+
+
+def _disagreement(
+    seen: IndexSet, rejected: IndexSet, imported: IndexSet, listed: IndexSet, *, unread: bool
+) -> list[str]:
+    unlisted = [index for part in (seen, rejected) for index in part if index not in listed]
+    unstored = [i for i in listed if not (i in seen or i in rejected or i in imported)] if not unread else []
+    both = [index for index in rejected if index in seen]
+    return [
+        f"{what}: {len(found)}, the first {', '.join(map(str, found[:NAMED]))}"
+        for what, found in (
+            (f"finished but not in {DONE_FILE}", unlisted),
+            (f"in {DONE_FILE} without a record", unstored),
+            (f"in a shard and in {REJECTED_FILE}", both),
+        )
+        if found
+    ]
+
+
+class _Check:
+    def __init__(self, quality: Quality, emit: Emit | None) -> None:
+        self.seen = IndexSet()
+        self.tokens = 0
+        self.finish_reasons: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()
+        self.examples: dict[str, list[str]] = {}
+        self.shards: list[ShardCheck] = []
+        self._quality = quality
+        self._emit = emit
+        self._beat = time.monotonic() + _HEARTBEAT_S
+
+    def shard(self, path: Path, closed: Closed | None, *, is_last: bool) -> None:
+        size = path.stat().st_size
+        problems = []
+        twice = bad = count = 0
+        for number, line in enumerate(_lines(path)):
+            index = self._record(line, f"{path.name}:{number + 1}")
+            if index is None:
+                bad += 1
+            elif not self.seen.add(index):
+                twice += 1
+            else:
+                count += 1
+        if twice:
+            problems.append(f"{path.name}: {twice} indices that stand elsewhere too")
+        if bad:
+            problems.append(f"{path.name}: {bad} lines that are no whole record")
+        state = "open"
+        if closed is not None:
+            wrong = self._against_manifest(path, closed, count + twice)
+            state = "closed" if not wrong else "differs"
+            problems += wrong
+        elif not is_last:
+            problems.append(f"{path.name}: not in the manifest; the next start closes it")
+            state = "unclosed"
+        self.shards.append(ShardCheck(path.name, count, size, state, tuple(problems)))
+
+    def _against_manifest(self, path: Path, closed: Closed, count: int) -> list[str]:
+        problems = []
+        size = path.stat().st_size
+        if size != closed.size:
+            problems.append(f"{path.name}: {size} bytes, the manifest says {closed.size}")
+        elif self._sha256(path) != closed.sha256:
+            problems.append(f"{path.name}: its sha256 isn't the manifest's")
+        if count != closed.count:
+            problems.append(f"{path.name}: {count} records, the manifest says {closed.count}")
+        return problems
+
+    def _record(self, line: bytes, where: str) -> int | None:
+        self._say_alive(where)
+        try:
+            record = fastjson.loads(line) if line.endswith(b"}\n") else None
+            index = record["index"] if isinstance(record, dict) else None
+            reply = _reply_of(record) if isinstance(record, dict) else None
+        except (ValueError, KeyError):
+            return None
+        if not isinstance(index, int) or not 0 <= index <= MAX_INDEX or reply is None:
+            return None
+        self.tokens += reply.output_tokens
+        self.finish_reasons[reply.finish_reason or "none"] += 1
+        fault = self._quality.find_fault(reply)
+        if fault is not None:
+            self.faults[fault.reason] += 1
+            examples = self.examples.setdefault(fault.reason, [])
+            if len(examples) < _EXAMPLES:
+                examples.append(f"{where}: {fault.detail}")
+        return index
+
+    def _say_alive(self, where: str) -> None:
+        if self._emit is not None and time.monotonic() >= self._beat:
+            self._emit(to_json(Heartbeat(where)))
+            self._beat = time.monotonic() + _HEARTBEAT_S
+
+    def _sha256(self, path: Path) -> str:
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+                self._say_alive(f"{path.name}, its sha256")
+        return digest.hexdigest()
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    if path.suffix == ".zst":
+        for _, data in whole_frames(path):
+            yield from (line + b"\n" for line in data.split(b"\n")[:-1])
+        return
+    with path.open("rb") as file:
+        yield from file
+
+
+def _reply_of(record: dict[str, Any]) -> Reply | None:
+    completion, usage = record["completion"], record.get("usage")
+    if not isinstance(completion, str):
+        return None
+    return Reply(
+        completion,
+        record.get("reasoning"),
+        record.get("tool_calls"),
+        record.get("finish_reason"),
+        usage if isinstance(usage, dict) else None,
+        record.get("model"),
+    )
+
+
+def _reasons(path: Path) -> Counter[str]:
+    found: Counter[str] = Counter()
+    if not path.exists():
+        return found
+    with path.open("rb") as file:
+        for line in file:
+            found[_reason(line)] += 1
+    return found
+
+
+def _reason(line: bytes) -> str:
+    try:
+        return str(fastjson.loads(line).get("reason") or "empty")
+    except (ValueError, AttributeError):
+        return "unreadable"

@@ -1,0 +1,152 @@
+"""prompts.check and verify: what they find, what they say, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rackhand.contract.checks import PromptsCheck, Verified
+from rackhand.errors import PreconditionError
+from rackhand.inventory import Job
+from rackhand.render.checks import prompts_lines, tell_checked, verified_lines
+from rackhand.report import Checked
+from rackhand.workflows.checks import check_file
+from remote.check_prompts import Seen
+from remote.ledger import Batch
+from remote.quality import DEFAULT, quality_of
+from remote.recovery import open_ledger
+from remote.verify import verify
+
+ROWS: list[Any] = [
+    {"prompt": "a" * 10},
+    {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "b" * 19}], "tools": [{"name": "f"}]},
+    "",
+    {"prompt": " "},
+    {"text": "x"},
+    {"prompt": "a" * 10, "id": 7},
+]
+
+
+def _file(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\r\n".join(json.dumps(row) if row else "" for row in ROWS) + "\n{")
+    return path
+
+
+def test_a_prompts_file_is_told_line_by_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checked = check_file(str(_file(tmp_path)))
+    found = checked.found
+    assert isinstance(found, PromptsCheck)
+    assert (found.lines, found.blank, found.rows, found.bad_lines, found.empty) == (7, 1, 6, 3, 1)
+    assert (found.shapes, found.with_tools, found.with_system) == ({"prompt": 2, "messages": 1}, 1, 1)
+    assert [bad.line for bad in found.bad] == [4, 5, 7]
+    assert (found.duplicates, [(row.line, row.what) for row in found.duplicated]) == (1, [(6, "asks what line 1 asks")])
+    assert found.chars == {"least": 10, "p50": 10, "p90": 20, "p99": 20, "most": 20, "mean": 13.3}
+    assert any("no newline" in note for note in found.notes)
+    assert tell_checked(checked, as_json=False) == 3
+    text = capsys.readouterr().out
+    assert "line 5: none of messages" in text
+    assert "bad lines                3, of them 1 empty prompts" in text
+    assert tell_checked(checked, as_json=True) == 3
+    event = json.loads(capsys.readouterr().out)
+    assert (event["event"], event["bad_lines"], event["where"]) == ("prompts", 3, "local")
+
+
+def test_a_good_file_ends_with_0_and_a_jobs_columns_are_used(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"question": "x"}\n')
+    job = Job("j", "h", "/out", "/p", columns={"prompt": "question"})
+    assert (check_file(str(path), job).exit_code, check_file(str(path)).exit_code) == (0, 3)
+    with pytest.raises(PreconditionError, match="no file"):
+        check_file(str(tmp_path / "nowhere.jsonl"))
+
+
+def test_duplicates_are_found_whatever_the_number_of_rows() -> None:
+    seen = Seen()
+    rows = [*range(5000), *random.Random(1).sample(range(5000), 300)]  # noqa: S311
+    for at, row in enumerate(rows):
+        seen.add(at, b"%d" % row)
+    count, found = seen.duplicates()
+    assert count == 300
+    assert found == [(5000 + i, rows[5000 + i]) for i in range(20)]
+
+
+def _record(index: int, completion: str = "fine", *, tokens: int = 50, finish: str = "stop") -> tuple[int, bytes]:
+    record = {"index": index, "completion": completion, "finish_reason": finish, "usage": {"completion_tokens": tokens}}
+    return index, json.dumps(record, separators=(",", ":")).encode() + b"\n"
+
+
+def _output(tmp_path: Path) -> Path:
+    ledger = open_ledger(tmp_path, lambda text: None, shard_bytes=400)
+    for start in range(0, 20, 5):
+        ledger.commit(Batch(records=[_record(i) for i in range(start, start + 5)]))
+    rejected = json.dumps({"index": 20, "completion": "", "reason": "empty"}).encode() + b"\n"
+    ledger.commit(Batch(rejected=[(20, rejected)]))
+    ledger.close_shard()
+    ledger.close()
+    return tmp_path
+
+
+def test_a_right_output_is_said_to_be_right(tmp_path: Path) -> None:
+    found = verify(_output(tmp_path), DEFAULT)
+    assert (found.records, found.listed, found.rejected, found.mean_tokens) == (20, 21, {"empty": 1}, 50)
+    assert (found.problems, found.faults, found.finish_reasons) == ((), {}, {"stop": 20})
+    assert {shard.state for shard in found.shards} == {"closed"}
+    assert Checked("x", found).exit_code == 0
+    assert any(line.startswith("ledger") and line.endswith("right") for line in verified_lines(found))
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[data.index(b"fine")] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (lambda out: _flip(out / "completions-00000.jsonl"), "its sha256 isn't the manifest's"),
+        (lambda out: (out / "completions-00001.jsonl").unlink(), "in the manifest but not here"),
+        (lambda out: (out / ".done_indices").write_text("0\n0\n"), ".done_indices: 1 twice"),
+        (lambda out: (out / ".done_indices").write_text("0\n"), ".done_indices: 20, the first 1, 2"),
+        (lambda out: (out / "completions-00009.jsonl").write_bytes(_record(3)[1]), "1 indices that stand elsewhere"),
+        (lambda out: (out / "completions-00009.jsonl").write_bytes(b'{"index":30'), "1 lines that are no whole record"),
+        (lambda out: (out / "completions-00009.jsonl").write_bytes(_record(30)[1]), "indices: 1, the first 30"),
+        (lambda out: (out / "completions-00000.jsonl").write_bytes(b""), "0 bytes, the manifest says"),
+        (lambda out: (out / "manifest.jsonl").unlink(), "not in the manifest; the next start closes it"),
+    ],
+)  # fmt: skip
+def test_each_harm_to_a_ledger_is_named(tmp_path: Path, harm: Any, words: str) -> None:
+    output = _output(tmp_path)
+    harm(output)
+    found = verify(output, DEFAULT)
+    assert any(words in problem for problem in found.problems), found.problems
+    assert Checked("x", found).exit_code == 3
+
+
+def test_bad_records_are_counted_by_the_jobs_own_options(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path, lambda text: None)
+    rows = [_record(0), _record(1, tokens=6), _record(2, "so it goes " * 90), _record(3, finish="length")]
+    ledger.commit(Batch(records=rows))
+    ledger.close()
+    found = verify(tmp_path, DEFAULT)
+    assert found.faults == {"short": 1, "repetition": 1, "length": 1}
+    assert found.examples["short"] == ("completions-00000.jsonl:2: 6 tokens, fewer than 8",)
+    assert Checked("x", found).exit_code == 3
+    assert any("1 short (25.0%)" in line for line in verified_lines(found))
+    lenient = verify(tmp_path, quality_of({"min_tokens": 1, "max_repetition": 1000}))
+    assert (lenient.faults, Checked("x", lenient).exit_code) == ({"length": 1}, 0)
+
+
+def test_an_empty_file_and_an_empty_output_have_nothing_wrong(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_bytes(b"")
+    found = check_file(str(tmp_path / "p.jsonl")).found
+    assert isinstance(found, PromptsCheck)
+    assert (found.lines, found.chars, list(prompts_lines(found))[-1]) == (0, {}, "characters               none")
+    empty = verify(tmp_path, DEFAULT)
+    assert isinstance(empty, Verified)
+    assert (empty.records, empty.problems) == (0, ())
