@@ -1,7 +1,8 @@
 """The null server of the benchmarks: every POST is answered with the same completion after a fixed time.
 
 Run: python bench/null_server.py --ports 8 --lat 50 --body 200. The first line of stdout is a JSON list of its ports.
-GET /_stats: answers so far, and when the first and the last of them went out (monotonic seconds).
+GET /_stats: answers so far, when the first request came, and when the first and the last answer went out (monotonic
+seconds).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 class Stats:
     def __init__(self) -> None:
         self.count = 0
-        self.first = self.last = 0.0
+        self.asked = self.first = self.last = 0.0
         self.running = self.most = 0
 
 
@@ -44,6 +45,7 @@ class Http(asyncio.Protocol):
                 return
             self.buffer = self.buffer[end + 4 + size :]
             if head.startswith(b"post"):
+                self.stats.asked = self.stats.asked or time.monotonic()
                 self.stats.running += 1
                 self.stats.most = max(self.stats.most, self.stats.running)
                 self.loop.call_later(self.lat_s, self.reply, b"connection: close" in head)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from remote.append_file import put_whole, sync_directory
 from remote.index_set import MAX_INDEX, IndexSet
 
 IMPORTED_FILE = ".done_indices.imported"
-_BLOCK = 4 << 20
+_BLOCK = 1 << 20
 
 
 @dataclass
@@ -51,16 +51,25 @@ def observe_done(path: Path, *, start: int = 0, end: int | None = None) -> Liste
 
 
 def _add_lines(listed: Listed, lines: list[bytes]) -> None:
-    add = listed.indices.add
+    try:
+        indices = list(map(int, lines))
+    except ValueError:
+        indices = []
+    if not indices or min(indices) < 0 or max(indices) > MAX_INDEX:
+        indices = list(_good_indices(listed, lines))
+    listed.duplicates += len(indices) - listed.indices.update(indices)
+
+
+def _good_indices(listed: Listed, lines: list[bytes]) -> Iterator[int]:
     for line in lines:
         try:
             index = int(line)
         except ValueError:
             index = -1
-        if not 0 <= index <= MAX_INDEX:
+        if 0 <= index <= MAX_INDEX:
+            yield index
+        else:
             listed.bad_lines += bool(line.strip())
-        elif not add(index):
-            listed.duplicates += 1
 
 
 def done_lines(indices: Iterable[int]) -> bytes:

@@ -29,6 +29,7 @@ from remote.ledger import Ledger
 from remote.log_lines import LogLines
 from remote.packages import MissingPackageError
 from remote.prompt_files import check_readable
+from remote.prompt_offsets import KnownPrompts, RowSkipper, observe_known
 from remote.prompt_queue import Queue
 from remote.prompts import Prompt, PromptReader, Row
 from remote.recovery import open_ledger
@@ -64,15 +65,17 @@ def _main(options: GenerateOptions, log: LogLines) -> int:
     except ImportError:
         raise RefusedError(f"{sys.executable} can't import aiohttp; use the servers' interpreter") from None
     log.say(f"generate: python {sys.version.split()[0]}, aiohttp {aiohttp.__version__}, pid {os.getpid()}")
-    lock, ledger, reader = _open(options, log)
+    lock, ledger, known = _open(options, log)
+    skip = RowSkipper(_next_wanted(ledger, options.shard), known.offsets)
+    reader = PromptReader(options.prompts, wanted=_wanted(ledger, options.shard), reading=options.reading, skip=skip)
     try:
-        return _run_loop(_run(options, ledger, reader, log))
+        return _run_loop(_run(options, ledger, reader, known, log))
     finally:
         reader.close()
         lock.release()
 
 
-def _open(options: GenerateOptions, log: LogLines) -> tuple[Lock, Ledger, PromptReader]:
+def _open(options: GenerateOptions, log: LogLines) -> tuple[Lock, Ledger, KnownPrompts]:
     """Everything that must stand before the first request."""
     if not options.prompts.is_file():
         raise RefusedError(f"{options.prompts}: no such prompts file")
@@ -94,11 +97,10 @@ def _open(options: GenerateOptions, log: LogLines) -> tuple[Lock, Ledger, Prompt
             retry_failed=options.retry_failed,
             retry_rejected=options.retry_rejected,
         )
-        reader = PromptReader(options.prompts, wanted=_wanted(ledger, options.shard), reading=options.reading)
     except BaseException:
         lock.release()
         raise
-    return lock, ledger, reader
+    return lock, ledger, observe_known(options.prompts, options.output, digest, options.shard)
 
 
 def _observe_or_start(options: GenerateOptions, digest: PromptsDigest, log: LogLines) -> JobFile:
@@ -121,9 +123,22 @@ def _observe_or_start(options: GenerateOptions, digest: PromptsDigest, log: LogL
 def _wanted(ledger: Ledger, shard: tuple[int, int]) -> Callable[[int], bool]:
     done, failed = ledger.done, ledger.failed
     mine, shards = shard
-    if shards == 1:
-        return lambda index: index not in done and index not in failed
     return lambda index: index % shards == mine and index not in done and index not in failed
+
+
+def _next_wanted(ledger: Ledger, shard: tuple[int, int]) -> Callable[[int], int]:
+    done, wanted = ledger.done, _wanted(ledger, shard)
+    mine, shards = shard
+
+    def find(index: int) -> int:
+        while True:
+            index = done.next_missing(index)
+            index += (mine - index) % shards
+            if wanted(index):
+                return index
+            index += 1
+
+    return find
 
 
 def _limited(reader: PromptReader, limit: int | None) -> Callable[[int, int], list[Row]]:
@@ -155,7 +170,9 @@ def _run_loop(main: Coroutine[Any, Any, int]) -> int:
         loop.close()
 
 
-async def _run(options: GenerateOptions, ledger: Ledger, reader: PromptReader, log: LogLines) -> int:
+async def _run(
+    options: GenerateOptions, ledger: Ledger, reader: PromptReader, known: KnownPrompts, log: LogLines
+) -> int:
     from remote.client import HttpClient
 
     client = HttpClient(api_key=os.environ.get(API_KEY, ""))
@@ -171,7 +188,7 @@ async def _run(options: GenerateOptions, ledger: Ledger, reader: PromptReader, l
     judge = Judge(servers, queue, committer, client, tally, feeding, log)
     feeder = Feeder(servers, queue, client, committer, judge, tally, feeding, _limited(reader, options.limit), log)
     control = ControlFile(options.control) if options.control else None
-    loop = RunLoop(feeder, tally, options.output, options.prompts, options.shard, control, options.drain_timeout_s)
+    loop = RunLoop(feeder, tally, options.output, known, control, options.drain_timeout_s)
     try:
         return await _run_to_the_end(loop, ledger, log)
     finally:

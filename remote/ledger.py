@@ -18,6 +18,7 @@ from pathlib import Path
 
 from rackhand.contract.job import DONE_FILE, FAILURES_FILE, MANIFEST_FILE, REJECTED_FILE
 from remote.append_file import AppendFile
+from remote.done_bits import put_bits
 from remote.done_file import done_lines
 from remote.index_set import IndexSet
 from remote.shards import Closed, manifest_line, shard_name
@@ -151,6 +152,7 @@ class Ledger:
         self._manifest.append(manifest_line(entry), sync=True)
         shard.file.close()
         self._shard = None
+        put_bits(self.output, self.done, entry.done_bytes)
 
     def close(self) -> None:
         """Syncs `.done_indices` and closes all files; the growing shard stays open for the next run."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from remote import fastjson
 from remote.prompt_files import DAMAGE, ParquetRows, is_parquet, open_lines
@@ -79,13 +79,21 @@ def _undecodable(text: bytes) -> str:
 class PromptReader:
     """Reads a prompts file once, in order. Blocking; used from one thread at a time."""
 
-    def __init__(self, path: Path, *, wanted: Callable[[int], bool], reading: Reading = PLAIN) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        wanted: Callable[[int], bool],
+        reading: Reading = PLAIN,
+        skip: Callable[[BinaryIO, int], int] | None = None,
+    ) -> None:
         self._path = path
         self._lines = None if is_parquet(path) else open_lines(path)
         self._rows = ParquetRows(path, reading.used) if is_parquet(path) else None
         self._reading = reading
         self._index = 0
         self._wanted = wanted
+        self._skip = skip
         self.ended = False
 
     def read(self, *, rows: int, size: int) -> list[Row]:
@@ -105,6 +113,8 @@ class PromptReader:
         return found
 
     def _next_row(self) -> tuple[Row | None, int]:
+        if self._lines is not None and self._skip is not None:
+            self._index = self._skip(self._lines, self._index)
         index, self._index = self._index, self._index + 1
         if self._lines is not None:
             line = self._lines.readline()
@@ -130,7 +140,10 @@ class RowCount:
     mine: int
 
 
-def count_rows(path: Path, *, shard: int = 0, shards: int = 1) -> RowCount:
+def count_rows(
+    path: Path, *, shard: int = 0, shards: int = 1, note: Callable[[int, int], None] | None = None
+) -> RowCount:
+    """`note` is told here and there which row begins at which byte."""
     if is_parquet(path):
         total = ParquetRows.count(path)
         return RowCount(total, len(range(shard, total, shards)))
@@ -142,6 +155,8 @@ def count_rows(path: Path, *, shard: int = 0, shards: int = 1) -> RowCount:
             if newline:
                 lines, rows, own = _count_block(whole, at, shard, shards)
                 at, total, mine = at + lines, total + rows, mine + own
+                if note is not None:
+                    note(at, file.tell() - len(rest))
         if rest.strip():
             total, mine = total + 1, mine + (at % shards == shard)
     return RowCount(total, mine)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rackhand.contract.job import DONE_FILE, FAILURES_FILE, MANIFEST_FILE, REJECTED_FILE
 from remote.append_file import AppendFile, put_whole
+from remote.done_bits import observe_bits, put_bits
 from remote.done_file import IMPORTED_FILE, done_lines, observe_done
 from remote.index_set import IndexSet
 from remote.ledger import SHARD_BYTES, Ledger, OpenShard
@@ -103,9 +104,8 @@ def _observe(output: Path, first_shard: int, say: Say, *, rescan: bool) -> _Foun
         return _Found({}, own, IndexSet(), 0, rescan=rescan)
     changed = [p.name for p in own.values() if p.name in manifest and p.stat().st_size != manifest[p.name].size]
     last = manifest[max(manifest, key=shard_number)]
-    listed = observe_done(output / DONE_FILE, end=last.done_bytes)
-    believed = listed.clean and listed.size == last.done_bytes and len(listed.indices) == last.done_count
-    if changed or not believed or rescan:
+    listed = _observe_listed(output, last) if not rescan else None
+    if changed or listed is None:
         if not rescan:
             say(f"reading all shards again: {', '.join(changed) or DONE_FILE} isn't what the manifest says")
         return _Found({}, own, IndexSet(), 0, rescan=True)
@@ -113,7 +113,19 @@ def _observe(output: Path, first_shard: int, say: Say, *, rescan: bool) -> _Foun
     if gone:
         say(f"{', '.join(gone)}: in the manifest but not here; their prompts count as finished")
     unclosed = {n: p for n, p in own.items() if p.name not in manifest}
-    return _Found(manifest, unclosed, listed.indices, last.done_bytes, rescan=False)
+    return _Found(manifest, unclosed, listed, last.done_bytes, rescan=False)
+
+
+def _observe_listed(output: Path, last: Closed) -> IndexSet | None:
+    """The indices that stood in `.done_indices` when the `last` shard was closed; None: they aren't what it says."""
+    known = observe_bits(output, last.done_bytes)
+    if known is not None and len(known) == last.done_count:
+        return known
+    listed = observe_done(output / DONE_FILE, end=last.done_bytes)
+    if not listed.clean or listed.size != last.done_bytes or len(listed.indices) != last.done_count:
+        return None
+    put_bits(output, listed.indices, last.done_bytes)
+    return listed.indices
 
 
 def _repair(path: Path, found: _Found, say: Say) -> Scan:
@@ -174,4 +186,5 @@ def _settle_shards(
             top = max(entries, key=shard_number)
             entries[top] = replace(entries[top], done_bytes=done_bytes, done_count=len(found.done))
         put_manifest(output / MANIFEST_FILE, sorted(entries.values(), key=lambda entry: shard_number(entry.shard)))
+        put_bits(output, found.done, done_bytes)
     return growing

@@ -14,7 +14,7 @@ from rackhand.contract.job import PROGRESS_FILE, Progress, Status
 from remote.append_file import put_over, put_whole
 from remote.control_file import ControlFile
 from remote.feeder import Feeder
-from remote.prompts import RowCount, count_rows
+from remote.prompt_offsets import KnownPrompts
 from remote.tally import Tally
 
 _PROGRESS_S = 1.0
@@ -31,8 +31,7 @@ class RunLoop:
     feeder: Feeder
     tally: Tally
     output: Path
-    prompts: Path
-    shard: tuple[int, int]
+    known: KnownPrompts
     control: ControlFile | None
     drain_timeout_s: float
     signalled: signal.Signals | None = None
@@ -79,11 +78,9 @@ class RunLoop:
 
     async def _count(self) -> None:
         try:
-            count: RowCount = await asyncio.to_thread(
-                count_rows, self.prompts, shard=self.shard[0], shards=self.shard[1]
-            )
+            count = await asyncio.to_thread(self.known.count_rows)
         except (OSError, EOFError) as error:
-            self.feeder.log.say(f"the rows of {self.prompts} can't be counted: {error}")
+            self.feeder.log.say(f"the rows of {self.known.path} can't be counted: {error}")
             return
         self.tally.total, self.tally.mine = count.total, count.mine
 
