@@ -176,6 +176,7 @@ def test_a_user_installs_the_venv_module_through_sudo_after_being_told(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_fresh_clone_in_a_path_with_blanks_lists_its_tasks(tmp_path: Path) -> None:
     clone = tmp_path / "a fresh clone"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
