@@ -36,6 +36,7 @@ from remote.recovery import open_ledger
 from remote.run_loop import RunLoop, put_progress
 from remote.server import Server
 from remote.tally import Tally
+from remote.zstd_frames import Frames
 
 _GC_OBJECTS = 50_000
 """New objects between two collections: the default 700 comes every few requests and finds nothing."""
@@ -80,6 +81,8 @@ def _open(options: GenerateOptions, log: LogLines) -> tuple[Lock, Ledger, KnownP
     if not options.prompts.is_file():
         raise RefusedError(f"{options.prompts}: no such prompts file")
     check_readable(options.prompts)
+    if options.compress:
+        Frames()
     digest = observe_prompts_digest(options.prompts)
     options.output.mkdir(parents=True, exist_ok=True)
     if options.new and any((options.output / name).exists() for name in (JOB_FILE, DONE_FILE)):
@@ -96,6 +99,7 @@ def _open(options: GenerateOptions, log: LogLines) -> tuple[Lock, Ledger, KnownP
             shard_bytes=options.shard_bytes,
             retry_failed=options.retry_failed,
             retry_rejected=options.retry_rejected,
+            compress=options.compress,
         )
     except BaseException:
         lock.release()

@@ -37,6 +37,7 @@ class GenerateOptions:
     shard_bytes: int
     quality: Quality
     reading: Reading
+    compress: bool
 
 
 def parse_options(argv: list[str]) -> GenerateOptions:
@@ -63,6 +64,7 @@ def parse_options(argv: list[str]) -> GenerateOptions:
     add("--timeout-floor", type=float, default=120.0, metavar="S", help="shortest deadline of a request, seconds")
     add("--shard-bytes", type=_positive, default=SHARD_BYTES, metavar="B", help="a shard is closed at this size")
     add("--quality", type=_quality, default="default", metavar="default|off|FILE", help="checks of each completion")
+    add("--compress", choices=("zstd",), help="compress shards: one frame with a checksum a commit group")
     add("--columns", type=_columns, default="{}", metavar="JSON", help='the file\'s own names: {"prompt": "question"}')
     add("--keep", type=_names, default="", metavar="A,B", help="input columns that go into the records, under extra")
     add("--last-assistant", choices=("drop", "continue"), default="drop", help="an assistant's turn at the end")
@@ -85,6 +87,7 @@ def parse_options(argv: list[str]) -> GenerateOptions:
         timeout_floor_s=found.timeout_floor,
         shard_bytes=found.shard_bytes,
         quality=found.quality,
+        compress=found.compress == "zstd",
         reading=Reading(found.columns, found.keep, found.last_assistant),
     )
 

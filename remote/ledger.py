@@ -22,6 +22,7 @@ from remote.done_bits import put_bits
 from remote.done_file import done_lines
 from remote.index_set import IndexSet
 from remote.shards import Closed, manifest_line, shard_name
+from remote.zstd_frames import Frames
 
 SHARD_BYTES = 256 << 20
 
@@ -85,6 +86,7 @@ class Ledger:
         next_number: int,
         rejected_before: int = 0,
         shard_bytes: int = SHARD_BYTES,
+        compress: bool = False,
     ) -> None:
         self.output = output
         self.done = done
@@ -93,6 +95,7 @@ class Ledger:
         self._shard = shard
         self._next_number = next_number
         self._shard_bytes = shard_bytes
+        self._frames = Frames() if compress else None
         self._done_file = AppendFile(output / DONE_FILE)
         self._manifest = AppendFile(output / MANIFEST_FILE)
         self._rejected = AppendFile(output / REJECTED_FILE)
@@ -125,6 +128,8 @@ class Ledger:
         if fresh:
             shard = self._writable_shard()
             data = b"".join(line for _, line in fresh)
+            if self._frames is not None:
+                data = self._frames.frame(data)
             shard.file.append(data, sync=True)
             shard.digest.update(data)
             shard.note([index for index, _ in fresh])
@@ -137,7 +142,7 @@ class Ledger:
         if self._shard is not None and self._shard.file.size >= self._shard_bytes:
             self.close_shard()
         if self._shard is None:
-            path = self.output / shard_name(self._next_number)
+            path = self.output / shard_name(self._next_number, compressed=self._frames is not None)
             self._shard = OpenShard(self._next_number, AppendFile(path, 0), hashlib.sha256())
             self._next_number += 1
         return self._shard

@@ -21,6 +21,7 @@ from remote.shards import (
     Closed,
     Scan,
     cut_torn_line,
+    is_compressed,
     observe_indices,
     observe_manifest,
     observe_sha256,
@@ -60,6 +61,7 @@ def open_ledger(
     shard_bytes: int = SHARD_BYTES,
     retry_failed: bool = False,
     retry_rejected: bool = False,
+    compress: bool = False,
 ) -> Ledger:
     """The ledger of `output`, clean. `retry_*` releases what stands in failures.jsonl or rejected.jsonl: the file
     is put aside and its indices are asked again."""
@@ -72,7 +74,7 @@ def open_ledger(
     rejected = IndexSet() if retry_rejected else observe_indices(output / REJECTED_FILE)
     found.add(rejected)
     size = _settle_done_file(output, found, say)
-    shard = _settle_shards(output, found, scans, done_bytes=size, shard_bytes=shard_bytes)
+    shard = _settle_shards(output, found, scans, done_bytes=size, shard_bytes=shard_bytes, compress=compress)
     if retry_rejected:
         _release(output / REJECTED_FILE)
     if retry_failed:
@@ -86,6 +88,7 @@ def open_ledger(
         next_number=max(numbers) + 1,
         rejected_before=len(rejected),
         shard_bytes=shard_bytes,
+        compress=compress,
     )
 
 
@@ -166,9 +169,10 @@ def _settle_done_file(output: Path, found: _Found, say: Say) -> int:
 
 
 def _settle_shards(
-    output: Path, found: _Found, scans: dict[int, Scan], *, done_bytes: int, shard_bytes: int
+    output: Path, found: _Found, scans: dict[int, Scan], *, done_bytes: int, shard_bytes: int, compress: bool
 ) -> OpenShard | None:
-    """Closes every scanned shard but the last; the last one is the growing shard, unless it is full."""
+    """Closes every scanned shard but the last; the last one is the growing shard, unless it is full or of the other
+    kind, compressed or not."""
     growing: OpenShard | None = None
     highest = max([*scans, *map(shard_number, found.closed)], default=-1)
     entries = dict(found.closed)
@@ -177,7 +181,7 @@ def _settle_shards(
         shard = OpenShard(number, AppendFile(scan.path, size), observe_sha256(scan.path))
         if scan.indices:
             shard.note(scan.indices)
-        if number == highest and size < shard_bytes:
+        if number == highest and size < shard_bytes and is_compressed(scan.path) == compress:
             growing = shard
         else:
             entries[scan.path.name] = shard.closed(done_bytes, len(found.done))

@@ -1,6 +1,7 @@
 """Shards on disk: their names, the manifest of closed ones, and what a scan of one finds.
 
-A shard holds one record a line, `{"index":N,...}`. Only its tail can be torn: everything before it was synced.
+A shard holds one record a line, `{"index":N,...}`; a `.zst` one holds such lines in frames, one frame a commit. Only
+its tail can be torn: everything before it was synced.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ import json
 import os
 import re
 from array import array
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Container, Iterator
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 from remote import fastjson
 from remote.append_file import put_whole, sync_directory
 from remote.index_set import MAX_INDEX, IndexSet
+from remote.zstd_frames import SUFFIX, Frames, observe_frames
 
-SHARD = re.compile(r"completions-\d{5,}\.jsonl")
+SHARD = re.compile(r"completions-\d{5,}\.jsonl(\.zst)?")
 _HEAD = re.compile(rb'\{"index":(\d{1,10})[,}]')
 _PARSED_TAIL = 16 << 20
 """Bytes at a shard's end whose records are parsed whole; an unsynced piece is never longer."""
@@ -41,7 +43,8 @@ class Closed:
 
 @dataclass(frozen=True)
 class Scan:
-    """A shard as found: the spans of good lines, their indices in file order, and the bytes that must go."""
+    """A shard as found: the spans of good lines (or whole frames), their indices in file order, and how many bytes must
+    go. `rewritten`: what must stand instead of the span that begins there."""
 
     path: Path
     indices: array[int]
@@ -49,15 +52,20 @@ class Scan:
     size: int
     bad_bytes: int
     duplicates: int
+    rewritten: dict[int, bytes] = field(default_factory=dict)
 
 
-def shard_name(number: int) -> str:
-    return f"completions-{number:05d}.jsonl"
+def shard_name(number: int, *, compressed: bool = False) -> str:
+    return f"completions-{number:05d}.jsonl{SUFFIX if compressed else ''}"
+
+
+def is_compressed(path: Path) -> bool:
+    return path.suffix == SUFFIX
 
 
 def shard_number(name: str) -> int:
     """Of a name that SHARD matches."""
-    return int(name.removeprefix("completions-").removesuffix(".jsonl"))
+    return int(name.removeprefix("completions-").partition(".")[0])
 
 
 def observe_shards(output: Path) -> dict[int, Path]:
@@ -87,6 +95,8 @@ def record_index(line: bytes, *, whole: bool) -> int | None:
 
 def observe_shard(path: Path, seen: IndexSet) -> Scan:
     """Reads a shard to its end. An index that is in `seen` or came before in the shard counts as a bad line."""
+    if is_compressed(path):
+        return _observe_frames(path, seen)
     indices: array[int] = array("Q")
     spans: list[tuple[int, int]] = []
     here = IndexSet()
@@ -110,10 +120,44 @@ def observe_shard(path: Path, seen: IndexSet) -> Scan:
     return Scan(path, indices, spans, at, bad, duplicates)
 
 
+def _observe_frames(path: Path, seen: IndexSet) -> Scan:
+    """A frame's checksum vouches for its lines."""
+    scan = Scan(path, array("Q"), [], path.stat().st_size, 0, 0)
+    here = IndexSet()
+    bad = duplicates = 0
+    for piece in observe_frames(path):
+        lines = [] if piece.data is None else [line + b"\n" for line in piece.data.split(b"\n")[:-1]]
+        kept = []
+        for line in lines:
+            index = record_index(line, whole=False)
+            if index is not None and index not in seen and here.add(index):
+                scan.indices.append(index)
+                kept.append(line)
+            duplicates += index is not None and (not kept or kept[-1] is not line)
+        if kept:
+            scan.spans.append((piece.start, piece.end))
+        if len(kept) < len(lines) or not kept:
+            bad += piece.end - piece.start
+            if kept:
+                scan.rewritten[piece.start] = Frames().frame(b"".join(kept))
+    return replace(scan, spans=_joined(scan.spans, scan.rewritten), bad_bytes=bad, duplicates=duplicates)
+
+
+def _joined(spans: list[tuple[int, int]], apart: Container[int]) -> list[tuple[int, int]]:
+    """Spans that touch become one, except those that begin at `apart`."""
+    joined: list[tuple[int, int]] = []
+    for start, end in spans:
+        if joined and joined[-1][1] == start and start not in apart and joined[-1][0] not in apart:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return joined
+
+
 def repair_shard(scan: Scan) -> None:
     """Leaves only the good lines, synced: a torn tail is cut, anything else is written anew."""
     good = sum(end - start for start, end in scan.spans)
-    if not scan.spans or scan.spans == [(0, good)]:
+    if not scan.rewritten and (not scan.spans or scan.spans == [(0, good)]):
         with scan.path.open("r+b") as file:
             file.truncate(good)
             os.fsync(file.fileno())
@@ -121,6 +165,9 @@ def repair_shard(scan: Scan) -> None:
     temporary = scan.path.with_name(scan.path.name + ".tmp")
     with scan.path.open("rb") as source, temporary.open("wb") as target:
         for start, end in scan.spans:
+            if start in scan.rewritten:
+                target.write(scan.rewritten[start])
+                continue
             source.seek(start)
             left = end - start
             while left:

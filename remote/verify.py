@@ -25,8 +25,8 @@ from remote.job_file import RefusedError, observe_job, observe_lock
 from remote.packages import MissingPackageError
 from remote.quality import Quality, parse_quality
 from remote.reply import Reply
-from remote.shards import Closed, observe_indices, observe_manifest, observe_shards, shard_number
-from remote.zstd_file import whole_frames
+from remote.shards import Closed, is_compressed, observe_indices, observe_manifest, observe_shards, shard_number
+from remote.zstd_frames import observe_frames
 
 _HEARTBEAT_S = 5.0
 _EXAMPLES = 5
@@ -181,9 +181,9 @@ class _Check:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    if path.suffix == ".zst":
-        for _, data in whole_frames(path):
-            yield from (line + b"\n" for line in data.split(b"\n")[:-1])
+    if is_compressed(path):
+        for piece in observe_frames(path):
+            yield from [b""] if piece.data is None else (line + b"\n" for line in piece.data.split(b"\n")[:-1])
         return
     with path.open("rb") as file:
         yield from file

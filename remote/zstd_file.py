@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,11 @@ _BLOCK = 1 << 20
 _LARGEST_WINDOW = 1 << 27
 
 
-def load_zstd(what: str) -> Any:
-    return load_package("zstandard", what)
-
-
 class ZstdFile(io.RawIOBase):
     """The decompressed bytes of `path`. OSError for damage, EOFError when the last frame isn't whole."""
 
     def __init__(self, path: Path) -> None:
-        self._zstd = load_zstd(f"reading {path.name}")
+        self._zstd = load_package("zstandard", f"reading {path.name}")
         self._file = path.open("rb")
         self._path = path
         self._frame: Any = None
@@ -60,30 +55,3 @@ class ZstdFile(io.RawIOBase):
     def close(self) -> None:
         self._file.close()
         super().close()
-
-
-def whole_frames(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Each frame that is whole and undamaged from the start on: where it ends, and its bytes decompressed.
-
-    Ends at the first one that isn't. Frames are held in memory one at a time.
-    """
-    zstd = load_zstd(f"reading {path.name}")
-    with path.open("rb") as file:
-        rest, at = b"", 0
-        while True:
-            frame = zstd.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).decompressobj()
-            parts = []
-            read = 0
-            try:
-                while not frame.eof:
-                    block = rest or file.read(_BLOCK)
-                    rest = b""
-                    if not block:
-                        return
-                    read += len(block)
-                    parts.append(frame.decompress(block))
-            except zstd.ZstdError:
-                return
-            rest = frame.unused_data
-            at += read - len(rest)
-            yield at, b"".join(parts)
