@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Generator, Iterable, Iterator
 from io import RawIOBase
 from pathlib import Path
 from typing import Literal, cast
 
 from rackhand.command import Argv, Completed
-from rackhand.errors import PreconditionError
+from rackhand.errors import PreconditionError, UnreachableError
 from rackhand.transport import Stdin
 from rackhand.transport.pump import CHUNK, Pump
 
@@ -24,6 +25,7 @@ class Local:
     def __init__(self, where: str = "local") -> None:
         self._where = where
         self._running: set[_Process] = set()
+        self._lock, self._closed = threading.Lock(), False
 
     @property
     def where(self) -> str:
@@ -48,14 +50,21 @@ class Local:
             Path(name).unlink(missing_ok=True)
 
     def close(self) -> None:
-        for process in tuple(self._running):
+        """Ends what runs; nothing starts any more."""
+        with self._lock:
+            self._closed = True
+            running = tuple(self._running)
+        for process in running:
             process.kill()
 
     def _start(self, argv: Argv, stdin: Stdin) -> Pump:
-        try:
-            process = _Process(argv, self._running)
-        except FileNotFoundError as error:
-            raise PreconditionError(f"no program {argv[0]}", where=self._where) from error
+        with self._lock:
+            if self._closed:
+                raise UnreachableError("the road was closed", where=self._where)
+            try:
+                process = _Process(argv, self._running)
+            except FileNotFoundError as error:
+                raise PreconditionError(f"no program {argv[0]}", where=self._where) from error
         return Pump(process, argv, self._where, stdin)
 
 

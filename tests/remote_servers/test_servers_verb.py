@@ -74,7 +74,8 @@ def test_both_start_then_one_restarts_with_other_flags_and_holds_more(site: Site
     plan = plan_restart(site.host, facts(site), [site.server(0, **BIG)], FLAGS)
     second, events = run(site, plan)
     assert second[0]["capacity"]["max_running"] == 72
-    assert [e["step"] for e in events if e.get("step")][:4] == ["stopping", "memory", "starting", "loading"]
+    steps = [e["step"] for e in events if e.get("step") and e["step"] != "memory"]
+    assert steps[:3] == ["stopping", "starting", "loading"]
     after = site.observe()
     assert after.own[0].record.argv_digest != before.own[0].record.argv_digest
     assert after.own[1].record.pid == before.own[1].record.pid
