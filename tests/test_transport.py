@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,9 +18,11 @@ from rackhand.errors import (
     TransportError,
     UnreachableError,
 )
+from rackhand.transport import pump
+from rackhand.transport.host_keys import known_keys
 from rackhand.transport.local import Local
 from rackhand.transport.ssh import Ssh
-from rackhand.transport.ssh_config import parse_ssh_g, resolve
+from rackhand.transport.ssh_config import Target, parse_ssh_g, resolve
 from rackhand.transport.via import Via, explain_pct, pct
 
 ALL_BYTES = bytes(range(256)) * 1000
@@ -44,6 +46,45 @@ def test_five_megabytes_on_stderr_block_nothing() -> None:
 )
 def test_a_status_is_reported_and_not_raised(argv: tuple[str, ...], status: int) -> None:
     assert Local().exec(argv, stdin=b"unread " * 100_000).status == status
+
+
+@pytest.mark.parametrize(
+    "take",
+    [lambda: Local().exec(("yes",)), lambda: list(Local().stream(("sh", "-c", "yes | tr -d '\\n'")))],
+    ids=["collected", "one line"],
+)
+def test_output_without_an_end_is_cut_off_before_it_fills_this_machine(
+    take: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pump, "MOST_BYTES", 1 << 20)
+    with pytest.raises(TransportError, match="said more than 1 MiB"):
+        take()
+
+
+def test_pieces_of_lines_are_put_together() -> None:
+    code = r"for piece in ('a', 'bc\nd', '\n\n', 'e\n'): print(piece, end='', flush=True)"
+    assert list(Local().stream((sys.executable, "-c", code))) == [b"abc", b"d", b"", b"e"]
+
+
+GOOD_KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIJKEfTAcuMiLwYTm9o9YAqZMVxEkxnT7iGPMRvFGsDnC"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "h ssh-ed25519 !!!notbase64",
+        "h ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAB",
+        "h ssh-ed25519 AAAA",
+        "\xff\xfe",
+        "# a comment",
+        "h",
+    ],
+)
+def test_a_line_of_known_hosts_that_cannot_be_read_hides_no_other(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "known_hosts"
+    file.write_bytes(f"{line}\nh ssh-ed25519 {GOOD_KEY}\n".encode("latin-1"))
+    target = Target("h", 22, "root", "h", known_hosts=(file, tmp_path / "missing"))
+    assert [key.get_base64() for key in known_keys(target)] == [GOOD_KEY]
 
 
 def test_lines_come_while_the_command_runs_and_its_end_is_the_generators_value() -> None:

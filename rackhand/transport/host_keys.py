@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from pathlib import Path
 from typing import Literal
 
 import paramiko
+from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 
 from rackhand.errors import HostKeyError
 from rackhand.transport.ssh_config import Target
@@ -37,12 +39,24 @@ class Policy(paramiko.MissingHostKeyPolicy):
 
 
 def known_keys(target: Target) -> tuple[paramiko.PKey, ...]:
-    """The keys that the known_hosts files hold for the host; files that aren't there are empty."""
+    """The keys that the known_hosts files hold for the host. As with ssh, a file that can't be read is empty, and a
+    line that can't be read is left out."""
     keys = paramiko.HostKeys()
     for file in target.known_hosts:
-        if file.is_file():
-            keys.load(str(file))
+        for line in _lines(file):
+            with contextlib.suppress(paramiko.SSHException, InvalidHostKey, ValueError):
+                entry = HostKeyEntry.from_line(line)
+                if entry is not None:
+                    for name in entry.hostnames:
+                        keys.add(name, entry.key.get_name(), entry.key)
     return tuple((keys.lookup(target.key_name) or {}).values())
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
 
 
 def changed(target: Target, error: paramiko.BadHostKeyException, where: str) -> HostKeyError:

@@ -10,11 +10,13 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import Literal, Protocol
 
 from rackhand.command import Argv, Completed
-from rackhand.errors import DeadlineError
+from rackhand.errors import DeadlineError, TransportError
 from rackhand.transport import Stdin
 
 CHUNK = 64 * 1024
 STDERR_KEPT = 64 * 1024
+MOST_BYTES = 256 * 1024 * 1024
+"""Of one line, or of the whole output where it is collected: more is no answer, and would fill this machine."""
 GRACE_S = 0.5
 """How long a command whose output is no longer wanted may take to end by itself."""
 
@@ -59,18 +61,32 @@ class Pump:
             thread.start()
 
     def collect(self, deadline_s: float) -> Completed:
+        out = bytearray()
         with contextlib.closing(self._chunks(deadline_s, deadline_s)) as chunks:
-            return self._completed(b"".join(chunks))
+            for chunk in chunks:
+                out += chunk
+                self._check_size(len(out))
+        return self._completed(bytes(out))
 
     def lines(self, deadline_s: float | None, silence_s: float) -> Generator[bytes, None, Completed]:
-        rest = b""
+        rest = bytearray()
         with contextlib.closing(self._chunks(deadline_s, silence_s)) as chunks:
             for chunk in chunks:
-                *whole, rest = (rest + chunk).split(b"\n")
-                yield from whole
+                head, newline, tail = chunk.rpartition(b"\n")
+                if newline:
+                    yield from (bytes(rest) + head).split(b"\n")
+                    rest.clear()
+                rest += tail
+                self._check_size(len(rest))
         if rest:
-            yield rest
+            yield bytes(rest)
         return self._completed(b"")
+
+    def _check_size(self, size: int) -> None:
+        if size > MOST_BYTES:
+            self._closing.set()
+            what = f"{self._name()} said more than {MOST_BYTES >> 20} MiB where an answer was expected"
+            raise TransportError(what, where=self._where, hint="run it by hand to see what it says")
 
     def _completed(self, stdout: bytes) -> Completed:
         return Completed(self._argv, self._status, stdout, bytes(self._err), time.monotonic() - self._started)
