@@ -41,7 +41,7 @@ class Local:
 
     @contextlib.contextmanager
     def stage(self, data: Iterable[bytes]) -> Iterator[str]:
-        handle, name = tempfile.mkstemp(prefix="rackhand-")
+        handle, name = tempfile.mkstemp(prefix="rackhand-stage-")
         try:
             with os.fdopen(handle, "wb") as file:
                 file.writelines(data)

@@ -58,7 +58,7 @@ class Ssh:
     @contextlib.contextmanager
     def stage(self, data: Iterable[bytes]) -> Iterator[str]:
         """Sends `data` by SFTP into /tmp; at the end removed even when the sending or the caller failed."""
-        path = f"/tmp/rackhand-{secrets.token_hex(12)}"  # noqa: S108  opened with "x": never somebody else's file
+        path = f"/tmp/rackhand-stage-{secrets.token_hex(12)}"  # noqa: S108  opened with "x": never somebody else's file
         with self._slots, contextlib.closing(self._open().open_sftp()) as sftp:
             sftp.get_channel().settimeout(CHANNEL_S)  # type: ignore[union-attr]
             try:

@@ -177,12 +177,12 @@ def test_an_environment_is_made_in_a_container_without_a_network_within_three_ca
 
 def test_pushed_files_arrive_checked_and_nothing_stays_on_the_host(place: Place, host: Host) -> None:
     run(host)
-    before, temporary = len(calls(place)), set(Path("/tmp").glob("rackhand-*"))
+    before, temporary = len(calls(place)), set(Path("/tmp").glob("rackhand-stage-*"))
     assert what(run(replace(change(host, "pushed"), put="push"))) == ["sent 1 file"]
     assert calls(place)[before:] == ["exec", "push", "exec", "exec"]
     assert tree(place)["scripts/run.sh"] == b"pushed" * 1000
     assert not [name for name in tree(place) if "push" in name]
-    assert set(Path("/tmp").glob("rackhand-*")) <= temporary
+    assert set(Path("/tmp").glob("rackhand-stage-*")) <= temporary
 
 
 @pytest.mark.parametrize("api", [True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -147,7 +148,8 @@ def test_down_of_nothing_is_fine(tmp_path: Path) -> None:
 
 FRESH = [
     ("hostname", f"gpu{VMID}\n"),
-    ("ls /workspace /tmp /home /root/.ssh", "/home:\n\n/root/.ssh:\n\n/tmp:\n\n/workspace:\n"),
+    ("ls /workspace /home /root/.ssh", "/home:\n\n/root/.ssh:\n\n/workspace:\n"),
+    ("find /tmp -type f -not -path CHECKOUT'/*'", ""),
     ("cd / && ls run", "rackhand-lab\n"),
     ("touch CHECKOUT/x 2>&1 || true", "touch: cannot touch 'CHECKOUT/x': Read-only file system\n"),
     ("ls -A CHECKOUT/.lab 2>&1 | grep -v 'No such file' || true", ""),
@@ -168,7 +170,7 @@ FRESH = [
 @pytest.mark.parametrize(("command", "expected"), FRESH)
 def test_the_container_is_a_fresh_gpu_machine(lab: Lab, command: str, expected: str) -> None:
     cuda = f"/opt/sglang/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages/nvidia/cu13"
-    answer = lab.in_container("/bin/bash", "-c", command.replace("CHECKOUT", str(CHECKOUT)))
+    answer = lab.in_container("/bin/bash", "-c", command.replace("CHECKOUT", shlex.quote(str(CHECKOUT))))
     assert answer.out == expected.replace("CHECKOUT", str(CHECKOUT)).replace("CUDA", cuda), answer.err
 
 
