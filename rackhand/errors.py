@@ -9,7 +9,8 @@
     │   ├── HostKeyError              unknown or changed host key
     │   ├── AuthError                 the key or the user was refused
     │   ├── DeadlineError             no answer in time; the far side may still be working
-    │   └── NotRunningError           the container is stopped
+    │   └── NotRunningError           what was to answer was ended
+    │       └── StoppedError  exit 4   the container is stopped: the verb never began
     └── RemoteError          exit 1   the container answered, and the answer is a failure
 
 Exit 3 (done in part) is never raised: `report.Report` derives it from its rows.
@@ -95,6 +96,10 @@ class DeadlineError(TransportError):
 
 class NotRunningError(TransportError):
     pass
+
+
+class StoppedError(NotRunningError):
+    exit_code = 4
 
 
 class RemoteError(RackhandError):

@@ -91,7 +91,8 @@ class Node:
         except requests.exceptions.SSLError as error:
             raise _why_tls(error, self._api_spec, self._url, self._where) from error
         except requests.exceptions.Timeout as error:
-            raise DeadlineError(f"{self._url} gave no answer to {what}", where=self._where) from error
+            hint = f"is pveproxy stuck? On the host, `pct start {self._road.vmid}` does without it"
+            raise DeadlineError(f"{self._url} gave no answer to {what}", where=self._where, hint=hint) from error
         except (requests.exceptions.RequestException, proxmoxer.AuthenticationError) as error:
             hint = "is pveproxy running, and the port open from here?"
             raise UnreachableError(f"no API at {self._url}", where=self._where, hint=hint, detail=str(error)) from error

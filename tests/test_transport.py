@@ -15,6 +15,7 @@ from rackhand.errors import (
     NotRunningError,
     PreconditionError,
     RackhandError,
+    StoppedError,
     TransportError,
     UnreachableError,
 )
@@ -153,7 +154,7 @@ def test_a_hop_is_words_in_front_and_its_name_stands_in_messages() -> None:
 @pytest.mark.parametrize(
     ("stderr", "kind", "text"),
     [
-        ("CT 200 not running\n", NotRunningError, "pve1/ct200: the container is stopped; start it: pct start 200"),
+        ("CT 200 not running\n", StoppedError, "pve1/ct200: the container is stopped; start it: pct start 200"),
         (
             "Configuration file 'nodes/pve1/lxc/200.conf' does not exist\n",
             PreconditionError,

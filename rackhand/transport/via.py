@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Generator
 
 from rackhand.command import Argv, Completed
-from rackhand.errors import NotRunningError, PreconditionError, RackhandError
+from rackhand.errors import PreconditionError, RackhandError, StoppedError
 from rackhand.transport import Stdin, Transport
 
 Explain = Callable[[Completed, str], RackhandError | None]
@@ -67,7 +67,7 @@ def explain_pct(done: Completed, where: str) -> RackhandError | None:
     text = done.stderr.decode(errors="replace")
     vmid = where.rpartition("/ct")[2]
     if re.search(r"^(CT \d+ not running|container '?\d+'? not running)", text, re.MULTILINE):
-        return NotRunningError("the container is stopped", where=where, hint=f"start it: pct start {vmid}", detail=text)
+        return StoppedError("the container is stopped", where=where, hint=f"start it: pct start {vmid}", detail=text)
     if re.search(r"Configuration file 'nodes/[^']*' does not exist|CT \d+ does not exist", text):
         hint = "`pct list` on the Proxmox host shows those it has; mend vmid in the inventory"
         return PreconditionError(f"no container {vmid} here", where=where, hint=hint, detail=text)

@@ -11,7 +11,7 @@ from rackhand.apply import Place, apply
 from rackhand.apply.files import digest
 from rackhand.bundle import own_paths, render_bundle
 from rackhand.contract.files import Upload
-from rackhand.errors import NotRunningError, PreconditionError, RemoteError
+from rackhand.errors import PreconditionError, RemoteError, StoppedError
 from rackhand.facts import Facts
 from rackhand.inventory import Fleet, Host, Job, ProxmoxLxc
 from rackhand.observe import observe
@@ -107,7 +107,7 @@ def _deploy_host(task: Task, jobs: Sequence[Job], choice: Choice) -> None:
 def _look_or_start(task: Task, choice: Choice, look: Callable[[], Facts]) -> Facts:
     try:
         return look()
-    except NotRunningError as stopped:
+    except StoppedError as stopped:
         road = task.host.road
         if choice.dry_run or not isinstance(road, ProxmoxLxc):
             raise
