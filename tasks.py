@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from time import time
 from typing import TYPE_CHECKING
 
 from invoke.collection import Collection
@@ -48,6 +49,7 @@ HELP = {
     "seconds": "how long to watch",
     "detach": "in a tmux session of its own on this machine",
     "since": "an age (12h, 30m, 2d) or a time (2026-05-09 18:00); default: all",
+    "output": "the file to write (default: JOB.html here)",
     "export": "write samples to FILE.csv, or samples and events to FILE.jsonl",
     "run_a": "the run before: a number of ./inv history, last, last-1 ...",
     "run_b": "the run after, likewise",
@@ -335,6 +337,24 @@ def history(
     return 0
 
 
+@verb(help=HELP)
+def report(
+    c: Context, *, inventory: str = "lab", job: str = "", since: str = "", output: str = "", json: bool = False
+) -> int:
+    """Write a job's history as one HTML file: charts, events, runs before and after, outputs, set-up, numbers.
+
+    The file asks for nothing from anywhere. docs/report.md says what stands in it.
+    Example: ./inv report --since 12h --output night.html
+    """
+    from rackhand.load import load
+    from rackhand.tell import tell
+    from rackhand.workflows.report import report as work
+
+    fleet = load(inventory, os.environ)
+    made = work(fleet, os.environ, fleet.job(job or None), now=time(), since=since, output=output)
+    return tell(made, as_json=json, verbose=False)
+
+
 @verb(help=HELP, name="compare")
 def compare_runs(
     c: Context, run_a: str, run_b: str, *, inventory: str = "lab", job: str = "", json: bool = False
@@ -402,11 +422,12 @@ ns = Collection(
     compare_runs,
     history,
     record,
+    report,
     verify,
     others.run_demo,
     others.run_tests,
     Collection("prompts", prompts_check),
     Collection("lab", others.lab_up, others.lab_down, others.lab_status),
     Collection("dev", others.check, others.lock, others.hooks),
-    Collection("docs", others.docs_demo, others.docs_capacity),
+    Collection("docs", others.docs_demo, others.docs_capacity, others.docs_pictures),
 )

@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from rackhand.contract.watch import GpuSample, HostSample, JobSample, Sample
 from rackhand.errors import RackhandError
+from rackhand.outcomes import outcomes_of
 
 SCHEMA = 1
 BUSY_S = 10.0
@@ -45,10 +46,13 @@ CREATE TABLE IF NOT EXISTS gpu (sample INTEGER NOT NULL, gpu INTEGER NOT NULL, t
     {", ".join(GPU_COLUMNS)}, PRIMARY KEY (sample, gpu)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS job (sample INTEGER NOT NULL, name TEXT NOT NULL, {", ".join(JOB_COLUMNS)},
     PRIMARY KEY (sample, name)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS outcome (sample INTEGER NOT NULL, name TEXT NOT NULL, data TEXT NOT NULL,
+    PRIMARY KEY (sample, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS event (id INTEGER PRIMARY KEY, time REAL NOT NULL, host TEXT NOT NULL, gpu INTEGER,
     kind TEXT NOT NULL, text TEXT NOT NULL, data TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS sample_run ON sample (run, time);
 """
+_JOBS = f"""SELECT name, outcome.data, {", ".join(JOB_COLUMNS)} FROM job LEFT JOIN outcome USING (sample, name)"""  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +155,9 @@ class Recording:
             at = done.lastrowid
             gpus = [(at, g.gpu, " ".join(g.throttle), *(getattr(g, c) for c in GPU_COLUMNS)) for g in sample.gpus]
             jobs = [(at, j.name, *(_scalar((j.progress or {}).get(c)) for c in JOB_COLUMNS)) for j in sample.jobs]
-            for table, rows in (("gpu", gpus), ("job", jobs)):
+            found = [(j.name, outcomes_of(j.progress)) for j in sample.jobs if j.progress]
+            outcomes = [(at, name, json.dumps(data)) for name, data in found if data]
+            for table, rows in (("gpu", gpus), ("job", jobs), ("outcome", outcomes)):
                 if rows:
                     self._file.executemany(f"INSERT INTO {table} VALUES ({_marks(rows[0])})", rows)  # noqa: S608
         return True
@@ -172,14 +178,15 @@ class Recording:
         """Those of the run's last `within_s` seconds; the runs of a job of days don't fit in memory."""
         return list(self.samples(run=run.id, since=run.ended - within_s))
 
-    def samples(self, *, run: int | None = None, since: float = 0.0) -> Iterator[Sample]:
-        """In order of time, of one run or all; what the file doesn't keep is unknown."""
-        where = "time >= ? AND (? IS NULL OR run = ?)"
+    def samples(self, *, run: int | None = None, since: float = 0.0, every: int = 1) -> Iterator[Sample]:
+        """In order of time, of one run or all, every `every`-th; what the file doesn't keep is unknown. Of the servers
+        in a job's progress only the sum of their outcomes is kept."""
+        where = "time >= ? AND (? IS NULL OR run = ?) AND id % ? = 0"
         words = f"SELECT id, time, {', '.join(HOST_COLUMNS)} FROM sample WHERE {where} ORDER BY time"  # noqa: S608
-        heads = self._rows(words, (since, run, run))
+        heads = self._rows(words, (since, run, run, every))
         for at, time, *host in heads:
             gpus = self._rows(f"SELECT gpu, throttle, {', '.join(GPU_COLUMNS)} FROM gpu WHERE sample = ?", (at,))  # noqa: S608
-            jobs = self._rows(f"SELECT name, {', '.join(JOB_COLUMNS)} FROM job WHERE sample = ?", (at,))  # noqa: S608
+            jobs = self._rows(f"{_JOBS} WHERE job.sample = ?", (at,))
             yield Sample(
                 time,
                 gpus=tuple(_gpu(*row) for row in gpus),
@@ -196,6 +203,10 @@ class Recording:
         rows = self._rows("SELECT max(time) FROM sample")
         return rows[0][0] if rows else None
 
+    def count(self, since: float = 0.0) -> int:
+        """How many samples there are."""
+        return int(self._rows("SELECT count(*) FROM sample WHERE time >= ?", (since,))[0][0])
+
     def prune(self, now: float) -> None:
         """Samples older than KEEP_ALL_S: the first of each minute stays; older than KEEP_S: nothing does."""
         old = """SELECT id FROM sample WHERE time < ? OR (time < ? AND id NOT IN
@@ -203,7 +214,7 @@ class Recording:
         bounds = (now - KEEP_S, now - KEEP_ALL_S, now - KEEP_ALL_S)
         with self._lock, self._file:
             self._file.execute("BEGIN")
-            for table, column in (("gpu", "sample"), ("job", "sample"), ("sample", "id")):
+            for table, column in (("gpu", "sample"), ("job", "sample"), ("outcome", "sample"), ("sample", "id")):
                 self._file.execute(f"DELETE FROM {table} WHERE {column} IN ({old})", bounds)  # noqa: S608
             self._file.execute("DELETE FROM event WHERE time < ?", (now - KEEP_S,))
 
@@ -229,6 +240,7 @@ def _gpu(gpu: int, throttle: str, *values: Any) -> GpuSample:
     return GpuSample(gpu=gpu, throttle=tuple(throttle.split()), **named)
 
 
-def _job(name: str, *values: Any) -> JobSample:
+def _job(name: str, outcomes: str | None, *values: Any) -> JobSample:
     progress = {key: value for key, value in zip(JOB_COLUMNS, values, strict=True) if value is not None}
+    progress |= json.loads(outcomes) if outcomes else {}
     return JobSample(name, "", progress or None)

@@ -9,12 +9,12 @@ import pytest
 from rackhand.contract.job import length_class
 from rackhand.contract.watch import JobSample, Sample
 from rackhand.inventory import Env, Fleet, Host, Job, PlainSsh, SecretRef, ServerSpec, Ssh
-from rackhand.page import Run, Stretch, page_data
+from rackhand.page import Recorded, page_data
 from rackhand.page.marks import gpu_ranges, marks_of
 from rackhand.page.masked import shown_inventory
 from rackhand.page.series import MOST_POINTS, host_lines, points_of, times_of
 from rackhand.page.work import work_of
-from tests.page_runs import SECRET, gpu, progress, recorded_run, samples
+from tests.page_recordings import SECRET, gpu, progress, recorded, run, samples
 
 
 def test_each_sample_is_a_point_while_there_are_few() -> None:
@@ -89,31 +89,46 @@ def test_gpus_are_named_as_ranges(gpus: list[int], told: str) -> None:
     assert gpu_ranges(gpus) == told
 
 
-def test_a_phase_is_measured_without_its_ramp_and_drain() -> None:
+def test_a_run_is_measured_without_its_ramp_and_drain() -> None:
     def ramp(n: int) -> dict[str, object]:
         share = min(1.0, n / 10, (60 - n) / 10)
         return {"running": round(32 * share), "tok_s": 670.0 * share}
 
-    run = Run("j", "host", samples(60, ramp), 0.0, (Stretch(1000, 1200, {}, 32),))
-    (phase,) = page_data(run)["phases"]
-    assert phase["figures"]["running"] == pytest.approx(32, rel=0.02)
-    assert phase["figures"]["tok_s_total"] == pytest.approx(1340, rel=0.02)
-    assert phase["figures"]["completed"] == 590
-    assert phase["figures"]["output_tokens"] == 200
-    assert phase["figures"]["completions_s"] == 5
+    told = Recorded("j", "host", samples(60, ramp), 0.0, runs=(run(1, 1000, 1200, {}),))
+    (found,) = page_data(told)["runs"]
+    assert found["figures"]["running"] == pytest.approx(32, rel=0.02)
+    assert found["figures"]["tok_s_total"] == pytest.approx(1340, rel=0.02)
+    assert found["figures"]["completed"] == 590
+    assert found["figures"]["output_tokens"] == 200
+    assert found["figures"]["completions_s"] == 5
 
 
 def test_flags_are_those_of_most_servers_and_others_are_named() -> None:
     flags = {"0": {"a": "1"}, "1": {"a": "1"}, "2": {"a": "2", "api-key": SECRET}}
-    run = Run("j", "host", samples(9), 0.0, (Stretch(1000, 1200, flags, 32),))
-    (phase,) = page_data(run)["phases"]
-    assert phase["flags"] == {"a": "1"}
-    assert phase["other_flags"] == {"2": {"a": "2", "api-key": "***"}}
+    told = Recorded("j", "host", samples(9), 0.0, runs=(run(1, 1000, 1200, flags),))
+    (found,) = page_data(told)["runs"]
+    assert found["flags"] == {"a": "1"}
+    assert found["other_flags"] == {"2": {"a": "2", "api-key": "***"}}
 
 
-def test_a_stretch_without_a_generator_is_no_phase() -> None:
-    run = Run("j", "host", samples(9), 0.0, (Stretch(1000, 1200, {}, None),))
-    assert page_data(run)["phases"] == []
+def test_runs_are_compared_over_their_steady_windows() -> None:
+    def rate(n: int) -> dict[str, object]:
+        return {"tok_s": (600.0 if n < 60 else 1200.0) + n % 3, "running": 32 if n < 60 else 64}
+
+    told = Recorded("j", "host", samples(120, rate), 0.0, runs=(run(1, 1000, 1119, {}), run(2, 1120, 1300, {}, 64)))
+    found = page_data(told)["comparison"]
+    assert (found["before"], found["after"]) == ("run 1", "run 2")
+    assert found["seconds"] > 60
+    assert found["figures"]["tok_s_per_gpu"]["ratio"] == pytest.approx(2, rel=0.01)
+    assert found["figures"]["tok_s_per_gpu"]["differs"] is True
+    assert found["figures"]["completions_s"]["differs"] is False
+
+
+def test_a_run_that_was_never_steady_is_not_compared() -> None:
+    told = Recorded("j", "host", samples(12), 0.0, runs=(run(1, 1000, 1010, {}), run(2, 1012, 1030, {})))
+    data = page_data(told)
+    assert [one["steady"] for one in data["runs"]] == [False, False]
+    assert data["comparison"] == {"before": "run 1", "after": "run 2", "seconds": 0, "figures": {}}
 
 
 def test_totals_are_added_over_the_generators_runs() -> None:
@@ -123,7 +138,7 @@ def test_totals_are_added_over_the_generators_runs() -> None:
         return Sample(float(pid), jobs=(JobSample("j", "/out", found),))
 
     work = work_of([sample(1, 5, 0, {"8": 5}), sample(1, 10, 0, {"8": 10}), sample(2, 4, 10, {"8": 1, "64": 3})])
-    assert work["runs"] == 2
+    assert work["generators"] == 2
     assert work["completed"] == 14
     assert work["finish_reasons"] == [{"reason": "stop", "count": 14}]
     assert work["lengths"] == {"most_tokens": [8, 16, 32, 64], "completions": [11, 0, 0, 3]}
@@ -146,11 +161,15 @@ def test_lengths_that_nobody_counted_are_said_to_be_missing() -> None:
 
 def test_another_job_of_the_host_stays_out() -> None:
     one = Sample(1.0, jobs=(JobSample("j", "/a", progress(5)), JobSample("other", "/b", progress(500))))
-    assert page_data(Run("j", "host", [one], 0.0))["work"]["completed"] == 5
+    assert page_data(Recorded("j", "host", [one], 0.0))["work"]["completed"] == 5
 
 
 def test_an_inventory_shows_where_secrets_come_from_and_never_one() -> None:
-    spec = ServerSpec("m", args={"tokenizer-path": "t", "admin-api-key": SECRET}, api_key=SecretRef(env="MY_KEY"))
+    spec = ServerSpec(
+        "m",
+        args={"tokenizer-path": f"http://me:{SECRET}@host/t", "admin-api-key": SECRET},
+        api_key=SecretRef(env="MY_KEY"),
+    )
     variables = {"HF_TOKEN": SECRET, "OTHER": SecretRef(command=("pass", SECRET)), "HF_HUB_OFFLINE": "1"}
     host = Host("h", PlainSsh(Ssh("h")), env=Env(variables), servers=(spec,))
     shown = shown_inventory(
@@ -164,11 +183,11 @@ def test_an_inventory_shows_where_secrets_come_from_and_never_one() -> None:
         "HF_HUB_OFFLINE": "1",
     }
     assert shown["host"]["servers"][0]["api_key"] == "$MY_KEY"
-    assert shown["host"]["servers"][0]["args"] == {"tokenizer-path": "t", "admin-api-key": "***"}
+    assert shown["host"]["servers"][0]["args"] == {"tokenizer-path": "http://me:***@host/t", "admin-api-key": "***"}
     assert shown["job"]["sampling"] == {"top_k": 1}
 
 
-def test_the_recorded_run_has_the_phases_of_the_field_report() -> None:
-    phases = page_data(recorded_run())["phases"]
-    found = [(p["figures"]["cap"], round(p["figures"]["running"])) for p in phases]
+def test_the_recorded_has_the_runs_of_the_field_report() -> None:
+    runs = page_data(recorded())["runs"]
+    found = [(p["figures"]["cap"], round(p["figures"]["running"])) for p in runs]
     assert found == [(37, pytest.approx(32, abs=1)), (72, pytest.approx(64, abs=1)), (72, pytest.approx(72, abs=1))]

@@ -6,9 +6,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from rackhand.page import Mark, Run, page_data, render_page
+from rackhand.page import Mark, Recorded, page_data, render_page
 from rackhand.page.document import embedded, lasting, yaml_like
-from tests.page_runs import SECRET, recorded_run, samples
+from tests.page_recordings import SECRET, recorded, samples
 
 
 class Loads(HTMLParser):
@@ -25,7 +25,7 @@ class Loads(HTMLParser):
 
 @pytest.fixture(scope="module")
 def text() -> str:
-    return render_page(page_data(recorded_run()))
+    return render_page(page_data(recorded()))
 
 
 def test_the_page_asks_for_nothing_from_anywhere(text: str) -> None:
@@ -44,7 +44,7 @@ def test_the_library_keeps_its_licence(text: str) -> None:
 def test_the_embedded_json_is_the_data(text: str) -> None:
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     assert found
-    assert json.loads(found.group(1)) == page_data(recorded_run())
+    assert json.loads(found.group(1)) == page_data(recorded())
 
 
 def test_no_secret_is_on_the_page(text: str) -> None:
@@ -52,13 +52,13 @@ def test_no_secret_is_on_the_page(text: str) -> None:
 
 
 def test_the_same_data_gives_the_same_page(text: str) -> None:
-    assert render_page(page_data(recorded_run())) == text
+    assert render_page(page_data(recorded())) == text
 
 
 @pytest.mark.parametrize(
-    "run", [Run("j", "h", [], 0.0), Run("j", "h", samples(1), 0.0), Run("j", "h", samples(9), 0.0)]
+    "run", [Recorded("j", "h", [], 0.0), Recorded("j", "h", samples(1), 0.0), Recorded("j", "h", samples(9), 0.0)]
 )
-def test_a_page_is_made_of_little_too(run: Run) -> None:
+def test_a_page_is_made_of_little_too(run: Recorded) -> None:
     text = render_page(page_data(run))
     assert "<h2" in text
     assert ("Nothing was recorded yet" in text) == (not run.samples)
@@ -66,7 +66,7 @@ def test_a_page_is_made_of_little_too(run: Run) -> None:
 
 def test_words_from_logs_stay_words() -> None:
     evil = "</script><script>alert(1)</script><!--"
-    run = Run(evil, "h", samples(3), 0.0, marks=(Mark(1001.0, "trouble", evil),), inventory={"a": evil})
+    run = Recorded(evil, "h", samples(3), 0.0, marks=(Mark(1001.0, "trouble", evil),), inventory={"a": evil})
     text = render_page(page_data(run))
     assert "<script>alert" not in text
     assert text.count("<!--") == 1

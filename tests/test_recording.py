@@ -52,6 +52,7 @@ def test_a_sample_comes_back_as_it_was_and_a_repeat_is_not_kept(recording: Recor
     assert first.host.cpu_pct == 12.5
     assert first.jobs[0].progress == {
         "status": "running", "completed": 200, "total_output_tokens": 400_000, "eta_hours": 107.0, "pid": 1,
+        "sent_per_server": 32,
     }  # fmt: skip
     assert [s.time for s in recording.samples(since=101.0)] == [102.0]
     (kept,) = recording.runs()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rackhand.contract.watch import GpuSample, Sample
-from rackhand.page.run import Mark
+from rackhand.page.recorded import Mark
 from rackhand.page.series import LIVE
 
 TOGETHER_S = 60.0

@@ -12,6 +12,7 @@ from rackhand.inventory import Fleet, Host, Job, SecretRef
 
 MASK = "***"
 _SECRET_NAME = re.compile(r"(^|[-_.])(key|token|secret|password|passwd|credentials?)$", re.IGNORECASE)
+_PASSWORD_IN_URL = re.compile(r"(://[^/:@\s]*):[^@/\s]+@")
 _NEVER_SHOWN = frozenset({"cwd"})
 
 
@@ -34,7 +35,9 @@ def plain(value: object) -> Any:
         return [plain(one) for one in value]
     if isinstance(value, Path):
         return str(value)
-    return value if isinstance(value, str | int | float | bool) or value is None else str(value)
+    if isinstance(value, str):
+        return _PASSWORD_IN_URL.sub(rf"\1:{MASK}@", value)
+    return value if isinstance(value, int | float | bool) or value is None else str(value)
 
 
 def masked(values: Mapping[str, object]) -> dict[str, Any]:

@@ -7,20 +7,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from rackhand.contract.watch import Sample
+from rackhand.outcomes import ALL
 
 NO_LENGTHS = "no lengths of outputs in this recording: the generator that wrote progress.json doesn't count them"
 
 
 def work_of(samples: Sequence[Sample]) -> dict[str, Any]:
-    """Totals of the last progress.json of every run. `lengths` is None where no generator counted them; a class
-    is named by the most tokens in it."""
+    """Totals of the last progress.json of every generator process. `lengths` is None where no generator counted them;
+    a class is named by the most tokens in it."""
     runs = _last_progress_of_runs(samples)
     servers = [server for run in runs for server in _servers(run).values()]
     reasons = _added(server.get("finish_reasons") for server in servers)
     lengths = _added(server.get("output_lengths") for server in servers)
     latest = runs[-1] if runs else {}
     return {
-        "runs": len(runs),
+        "generators": len(runs),
         "progress": {name: latest.get(name) for name in ("total", "status", "eta_hours", "rate_per_sec", "message")},
         "completed": _whole(latest, "completed") if runs else None,
         "failures": {
@@ -31,11 +32,7 @@ def work_of(samples: Sequence[Sample]) -> dict[str, Any]:
             "failed requests": sum(server.get("failures", 0) for server in servers),
             "empty completions": sum(server.get("empty", 0) for server in servers),
         },
-        "errors": [
-            {"server": url, "error": server["last_error"]}
-            for url, server in sorted(_servers(latest).items())
-            if server.get("last_error")
-        ],
+        "errors": [_error(url, server) for url, server in sorted(_servers(latest).items()) if server.get("last_error")],
         "finish_reasons": [{"reason": reason, "count": count} for reason, count in reasons.most_common()],
         "lengths": _classes(lengths) if lengths else None,
         "lengths_missing": "" if lengths else NO_LENGTHS,
@@ -51,6 +48,10 @@ def _last_progress_of_runs(samples: Sequence[Sample]) -> list[dict[str, Any]]:
                 runs.pop(key, None)
                 runs[key] = job.progress
     return list(runs.values())
+
+
+def _error(url: str, server: dict[str, Any]) -> str:
+    return str(server["last_error"]) if url == ALL else f"{url}: {server['last_error']}"
 
 
 def _classes(lengths: Counter[str]) -> dict[str, list[int]]:

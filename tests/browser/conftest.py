@@ -8,7 +8,7 @@ import pytest
 
 from dev.browser import open_browser
 from rackhand.page import page_data, render_page
-from tests.page_runs import recorded_run
+from tests.page_recordings import recorded
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +20,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "run.html"
-    path.write_text(render_page(page_data(recorded_run())), encoding="utf-8")
+    path.write_text(render_page(page_data(recorded())), encoding="utf-8")
     return path
 
 

@@ -31,7 +31,7 @@
   }
   const style = getComputedStyle(document.documentElement);
   const card = rgba(style.getPropertyValue("--card"));
-  const lines = [0, 1, 2, 3, 4, 5, 6, 7].map((n) => `--c${n}`).concat(["--restart", "--diagnosis", "--trouble", "--job", "--verb"]);
+  const lines = [0, 1, 2, 3, 4, 5, 6, 7].map((n) => `--c${n}`).concat(["--restart", "--diagnosis", "--trouble", "--job", "--comparison", "--gap"]);
   for (const name of lines) {
     const found = ratio(rgba(style.getPropertyValue(name)), card);
     if (found < 3) faint.push(`${found.toFixed(2)} ${name}`);

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rackhand.page import Run, page_data, render_page
-from tests.page_runs import SECRET, recorded_run, samples
+from rackhand.page import Recorded, page_data, render_page
+from tests.page_recordings import SECRET, recorded, samples
 
 pytestmark = pytest.mark.slow
 CONTRAST = Path(__file__).with_name("contrast.js").read_text()
@@ -30,7 +30,7 @@ OpenPage = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def data() -> dict[str, Any]:
-    return page_data(recorded_run())
+    return page_data(recorded())
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -154,12 +154,13 @@ def test_it_prints_light_and_whole(open_page: OpenPage) -> None:
     assert page.pdf(format="A4").startswith(b"%PDF")
 
 
-@pytest.mark.parametrize("run", [Run("j", "h", [], 0.0), Run("j", "h", samples(1), 0.0)], ids=["nothing", "one sample"])
-def test_little_data_makes_no_error(open_page: OpenPage, tmp_path: Path, run: Run) -> None:
+@pytest.mark.parametrize("count", [0, 1])
+def test_little_data_makes_no_error(open_page: OpenPage, tmp_path: Path, count: int) -> None:
+    told = Recorded("j", "h", samples(count), 0.0)
     file = tmp_path / "little.html"
-    file.write_text(render_page(page_data(run)))
+    file.write_text(render_page(page_data(told)))
     page = open_page(file=file)
-    assert page.locator(".uplot").count() == len(page_data(run)["charts"])
+    assert page.locator(".uplot").count() == len(page_data(told)["charts"])
 
 
 def test_no_secret_is_in_the_document(open_page: OpenPage) -> None:

@@ -125,7 +125,7 @@
     const both = axes(chart);
     if (ticks) both[0] = { ...both[0], splits: () => ticks.map((_, i) => i), values: () => ticks.map(short), grid: { show: false } };
     const plot = new uPlot(
-      { width: widthOf(place), height: wide ? HEIGHT.wide : HEIGHT.usual, padding: [16, 12, 0, 0], axes: both, legend: { live: true }, ...options },
+      { width: widthOf(place), height: wide ? HEIGHT.wide : HEIGHT.usual, padding: [16, 26, 0, 0], axes: both, legend: { live: true }, ...options },
       values,
       place,
     );

@@ -8,11 +8,12 @@ from typing import Any
 
 from rackhand.contract.watch import Sample
 from rackhand.inventory import Baseline
+from rackhand.recording import Run
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened at `time` (Unix seconds). `kind`: restart, diagnosis, trouble, verb or job."""
+    """Something that happened at `time` (Unix seconds). `kind`: restart, diagnosis, trouble, job, comparison or gap."""
 
     time: float
     kind: str
@@ -20,20 +21,9 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """The time in which the servers' flags (by GPU) and the generator's process stayed the same, in the container's
-    Unix seconds. `sent` is requests in flight per server; None: no generator."""
-
-    began: float
-    ended: float
-    flags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    sent: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One job on one host. `samples` are in order of time; `marks` are events that samples don't show themselves;
-    each of `stretches` in which a generator worked is a phase of the page.
+class Recorded:
+    """What is known of one job on one host. `samples` are in order of time, every `every`-th of the history; `runs` are
+    the history's; `marks` are events that samples don't show themselves.
 
     `inventory` is what shown_inventory made: plain values, no secret in them. `made` is when the page was asked for,
     Unix seconds.
@@ -43,7 +33,8 @@ class Run:
     where: str
     samples: Sequence[Sample]
     made: float
-    stretches: Sequence[Stretch] = ()
+    every: int = 1
+    runs: Sequence[Run] = ()
     marks: Sequence[Mark] = ()
     inventory: Mapping[str, Any] = field(default_factory=dict)
     baselines: Sequence[Baseline] = ()

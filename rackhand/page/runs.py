@@ -1,25 +1,33 @@
-"""Samples → the phases of a run and what each achieved. Pure.
+"""Samples → what each run achieved. Pure.
 
-A phase is a stretch with a generator at work. Its figures are means over its settled samples: those in which as many
-requests ran as in its busiest tenth, within SETTLED. So neither ramp nor drain counts.
+A run's figures are means over its longest steady stretch (by compare.py's rule), at most the last LONGEST_S of it, or
+over what comes nearest to one. So neither ramp nor drain counts.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from statistics import fmean, quantiles
+from itertools import pairwise
+from operator import attrgetter
+from statistics import fmean, median, quantiles
 from typing import Any
 
+from rackhand.compare import STEADY_WINDOW_S, steady_stretch
 from rackhand.contract.watch import GpuSample, Sample
 from rackhand.inventory import Baseline
+from rackhand.outcomes import SENT
 from rackhand.page.masked import masked
-from rackhand.page.run import Stretch
 from rackhand.page.series import LIVE
-from rackhand.steady import total_of
+from rackhand.recording import Run
+from rackhand.steady import last_seconds, total_of
 
 SETTLED = 0.10
 LEAST_SAMPLES = 3
+RATE_LAG_S = 30.0
+"""Token rates are fitted to so much of the time before."""
+LONGEST_S = 3600.0
+WINDOW_SAMPLES = 6
 
 FIGURES: Mapping[str, tuple[str, int]] = {
     "settled_s": ("seconds measured", 0),
@@ -42,50 +50,64 @@ FIGURES: Mapping[str, tuple[str, int]] = {
     "completed": ("completed", 0),
     "failed": ("failed", 0),
 }
-"""A phase's figures → label, decimals shown."""
+"""A run's figures → label, decimals shown."""
 
 
-def phases_of(
-    samples: Sequence[Sample], stretches: Sequence[Stretch], baselines: Sequence[Baseline] = ()
-) -> list[dict[str, Any]]:
-    """Each phase: from and to (Unix seconds), flags that most servers had, those of GPUs that had others, figures by
-    FIGURES' names. A stretch without a generator, or with too few samples, is none."""
-    phases = []
-    for stretch in stretches:
-        within = within_stretch(samples, stretch.began, stretch.ended)
-        if stretch.sent is not None and len(within) >= LEAST_SAMPLES:
-            figures = {**_figures(within, baselines), "sent": stretch.sent}
-            phases.append({"from": within[0].time, "to": within[-1].time, **_flags(stretch), "figures": figures})
-    return phases
+def runs_of(samples: Sequence[Sample], runs: Sequence[Run], baselines: Sequence[Baseline] = ()) -> list[dict[str, Any]]:
+    """Each run: its number and name, from and to (Unix seconds), flags that most servers had, those of GPUs that had
+    others, figures by FIGURES' names, whether they are of a steady stretch. A run with too few samples is left out."""
+    found = []
+    for run in runs:
+        within = within_run(samples, run.began, run.ended)
+        if len(within) < LEAST_SAMPLES:
+            continue
+        calm = steady_of(within)
+        figures = _figures(within, calm or settled(within), baselines)
+        figures["sent"] = run.sent if figures["sent"] is None else figures["sent"]
+        told = {"number": run.id, "name": f"run {run.id}", "from": within[0].time, "to": within[-1].time}
+        found.append({**told, "steady": bool(calm), **_flags(run), "figures": figures})
+    return found
 
 
-def within_stretch(samples: Sequence[Sample], began: float, ended: float) -> list[Sample]:
+def steady_of(samples: Sequence[Sample]) -> Sequence[Sample]:
+    """The longest steady stretch, at most its last LONGEST_S; empty when there is none."""
+    usual = median(b.time - a.time for a, b in pairwise(samples)) if len(samples) > 1 else 0.0
+    return last_seconds(steady_stretch(samples, window_s=max(STEADY_WINDOW_S, WINDOW_SAMPLES * usual)), LONGEST_S)
+
+
+def within_run(samples: Sequence[Sample], began: float, ended: float) -> list[Sample]:
     return [sample for sample in samples if began <= sample.time <= ended]
 
 
-def _flags(stretch: Stretch) -> dict[str, Any]:
-    usual = _usual([tuple(sorted(flags.items())) for flags in stretch.flags.values()]) or ()
-    others = {gpu: masked(flags) for gpu, flags in stretch.flags.items() if tuple(sorted(flags.items())) != usual}
+def _flags(run: Run) -> dict[str, Any]:
+    """The history keeps each server's cap beside its flags; it is measured here."""
+    flags = {gpu: {name: text for name, text in found.items() if name != "cap"} for gpu, found in run.flags.items()}
+    usual = _usual([tuple(sorted(found.items())) for found in flags.values()]) or ()
+    others = {gpu: masked(found) for gpu, found in flags.items() if tuple(sorted(found.items())) != usual}
     return {"flags": masked(dict(usual)), "other_flags": others}
 
 
 def settled(samples: Sequence[Sample]) -> list[Sample]:
-    """By the rule above; all of them where running requests aren't known."""
+    """Those of a run that was never steady: as many requests as in its busiest tenth, within SETTLED, and that for
+    RATE_LAG_S already; the last third where there are too few of them."""
     running = [(sample, total) for sample in samples if (total := total_of(sample, "running")) is not None]
     if len(running) < LEAST_SAMPLES:
         return list(samples)
     busiest = quantiles([total for _, total in running], n=10)[-1]
-    return [sample for sample, total in running if total >= (1 - SETTLED) * busiest]
+    busy = [sample for sample, total in running if total >= (1 - SETTLED) * busiest]
+    late = [sample for sample in busy if sample.time >= busy[0].time + RATE_LAG_S]
+    return late if len(late) >= LEAST_SAMPLES else busy[-max(LEAST_SAMPLES, len(busy) // 3) :]
 
 
-def _figures(samples: Sequence[Sample], baselines: Sequence[Baseline]) -> dict[str, float | None]:
-    calm = settled(samples)
+def _figures(
+    samples: Sequence[Sample], calm: Sequence[Sample], baselines: Sequence[Baseline]
+) -> dict[str, float | None]:
     rates = [g.tok_s for s in calm for g in s.gpus if g.state in LIVE and g.tok_s is not None]
     spread = quantiles(rates, n=10) if len(rates) >= 2 else None
     total, power = _mean(total_of(s, "tok_s") for s in calm), _mean(_power(s) for s in calm)
-    found = {
+    found: dict[str, float | None] = {
         "settled_s": calm[-1].time - calm[0].time,
-        "sent": None,
+        "sent": _usual([p.get(SENT) for sample in calm for p in _progresses(sample)]),
         "tok_s_per_gpu": _mean(rates),
         "tok_s_p10": spread[0] if spread else None,
         "tok_s_p90": spread[-1] if spread else None,
@@ -101,13 +123,13 @@ def _figures(samples: Sequence[Sample], baselines: Sequence[Baseline]) -> dict[s
         "failed": _gained(samples, "failed"),
     }
     for name in ("cap", "running", "queue", "util_pct"):
-        found[name] = _gpu_mean(calm, lambda gpu, name=name: getattr(gpu, name))  # type: ignore[misc]
-    return {name: None if found[name] is None else round(found[name], 4) for name in FIGURES}  # type: ignore[arg-type]
+        found[name] = _gpu_mean(calm, attrgetter(name))
+    return {name: None if (value := found[name]) is None else round(value, 4) for name in FIGURES}
 
 
 def gpu_table(samples: Sequence[Sample]) -> list[dict[str, float | None]]:
-    """One row a GPU: means over the settled samples of a phase."""
-    calm = settled(samples)
+    """One row a GPU: means over the same samples as the run's figures."""
+    calm = steady_of(samples) or settled(samples)
     names = ("running", "cap", "queue", "tok_s", "kv_usage", "mamba_usage", "util_pct", "power_w", "temperature_c")
     rows = []
     for gpu in sorted({g.gpu for s in calm for g in s.gpus}):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rackhand.contract import from_json
 from rackhand.contract.watch import GpuSample, JobSample, Sample
 from rackhand.inventory import Baseline
-from rackhand.page import Mark, Run, Stretch
+from rackhand.page import Mark, Recorded
+from rackhand.recording import Run
 
 RECORDED = Path(__file__).parent / "fixtures/run_on_the_lab.jsonl"
 SECRET = "sk-not-to-be-seen"
@@ -39,23 +40,28 @@ def samples(
     return found
 
 
-def recorded_run() -> Run:
-    """Three phases of the demo on the lab, every fourth second; the flags are not the demo's."""
+def run(number: int, began: float, ended: float, flags: Mapping[str, Mapping[str, str]], sent: float = 32) -> Run:
+    return Run(number, "host", began, ended, 0, flags, sent, number)
+
+
+def recorded() -> Recorded:
+    """Three runs of the demo on the lab, every fourth second; the flags are not the demo's."""
     lines = [json.loads(line) for line in RECORDED.read_text().splitlines()]
     found = [from_json(Sample, line) for line in lines]
     job = [(s.time, p["pid"]) for s in found for j in s.jobs if (p := j.progress) and p["status"] == "running"]
     pids = list(dict.fromkeys(pid for _, pid in job))
     times = [[time for time, which in job if which == pid] for pid in pids]
-    stretches = [
-        Stretch(min(found), max(found), {str(gpu): FLAGS for gpu in range(8)}, sent)
-        for found, sent in zip(times, (32, 64, 74), strict=True)
+    flags = {str(gpu): FLAGS for gpu in range(8)}
+    runs = [
+        run(number, min(its), max(its), flags, sent)
+        for number, its, sent in zip((1, 2, 3), times, (32, 64, 74), strict=True)
     ]
-    return Run(
+    return Recorded(
         job="expansion",
         where="lab/ct200",
         samples=found,
         made=found[-1].time + 60,
-        stretches=stretches,
+        runs=runs,
         marks=(Mark(times[0][0] + 20, "diagnosis", "client-bound: <8 of 37> slots & more stand empty on GPU 0-7"),),
         inventory={"host": {"name": "lab", "env": {"HF_TOKEN": "***"}}},
         baselines=(Baseline("b200", 25000, 0.25),),
