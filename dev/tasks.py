@@ -15,6 +15,7 @@ HELP = {
     "gpus": "how many GPUs",
     "kind": "GPU model: rtx-pro-6000 or b200",
     "pct_delay": "seconds added to every pct call; a real one takes 0.75-1.06",
+    "page": "take the pictures of this page, and run nothing",
     "upgrade": "take newer versions where pyproject.toml allows",
 }
 
@@ -116,6 +117,18 @@ def docs_capacity(c: Context) -> int:
     from dev.capacity_picture import write_picture
 
     return write_picture()
+
+
+@verb(help=HELP, name="pictures")
+def docs_pictures(c: Context, *, page: str = "") -> int:
+    """Record a run on the lab, and put pictures of its report page into docs/img; about seven minutes.
+
+    Needs root. Installs chromium and Playwright where they are missing.
+    Example: ./inv docs.pictures --page night.html
+    """
+    from dev.pictures import write_pictures
+
+    return write_pictures(page)
 
 
 @verb(help=HELP)
