@@ -48,9 +48,10 @@ def test_one_hosts_failure_leaves_the_others_going() -> None:
     assert report.exit_code == 3
 
 
-def test_hosts_work_side_by_side() -> None:
-    barrier = threading.Barrier(3)
-    report = run("try", HOSTS, lambda task: barrier.wait(30) and None, say=quiet, roads=LocalRoads())
+@pytest.mark.parametrize("count", [3, 48])
+def test_all_hosts_work_side_by_side(count: int) -> None:
+    barrier, hosts = threading.Barrier(count), [Host(f"h{i}", PlainSsh(Ssh(f"h{i}"))) for i in range(count)]
+    report = run("try", hosts, lambda task: barrier.wait(30) and None, say=quiet, roads=LocalRoads())
     assert report.exit_code == 0
 
 

@@ -19,7 +19,6 @@ from rackhand.transport.via import pct
 
 Say = Callable[[str, str], None]
 """Progress: where, text. Called from several threads."""
-PARALLEL = 16
 SHARE = 4
 """Hosts on one connection: each uses at most two of its eight channels at once."""
 PATIENCE_S = 5.0
@@ -77,7 +76,7 @@ class Roads:
 
 
 def run(verb: str, hosts: Sequence[Host], work: Work, *, say: Say, roads: Roads | None = None) -> Report:
-    """`work` on every host at once; one host's failure leaves the others going.
+    """`work` on every host at once, however many: a watch of one never ends. One host's failure leaves the others going.
 
     Ctrl-C, or a SIGTERM raised as a KeyboardInterrupt with `signum`, closes the roads: commands in
     flight end or lose their caller, and each row tells how far it came. A second one ends the wait for that.
@@ -86,7 +85,7 @@ def run(verb: str, hosts: Sequence[Host], work: Work, *, say: Say, roads: Roads 
     tasks = [Task(host, roads.open(host), say) for host in hosts]
     caught: int | None = None
     stopping = threading.Event()
-    pool = ThreadPoolExecutor(max_workers=PARALLEL, thread_name_prefix="host")
+    pool = ThreadPoolExecutor(max(1, len(tasks)), thread_name_prefix="host")
     futures: list[Future[None]] = []
     try:
         for task in tasks:
