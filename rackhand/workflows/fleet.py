@@ -76,7 +76,7 @@ class Roads:
 
 
 def run(verb: str, hosts: Sequence[Host], work: Work, *, say: Say, roads: Roads | None = None) -> Report:
-    """`work` on every host at once, however many: a watch of one never ends. One host's failure leaves the others going.
+    """`work` on every host at once, however many: a watch never ends. One host's failure leaves the others going.
 
     Ctrl-C, or a SIGTERM raised as a KeyboardInterrupt with `signum`, closes the roads: commands in
     flight end or lose their caller, and each row tells how far it came. A second one ends the wait for that.
