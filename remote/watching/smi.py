@@ -21,6 +21,8 @@ REASONS = {
 }
 """Bits of clocks_throttle_reasons.active that slow a GPU down; the others tell of idleness and settings."""
 RETRY_S = 15.0
+SILENT_S = 30.0
+"""Beyond ten rounds: one that hangs with its driver is ended, a new one may answer."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class NvidiaSmi:
         self._fields = FIELDS
         self._latest: dict[int, tuple[float, GpuReading]] = {}
         self._process: subprocess.Popen[str] | None = None
+        self._heard_at = 0.0
         self.heard = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="nvidia-smi")
 
@@ -52,12 +55,18 @@ class NvidiaSmi:
 
     def reading(self, gpu: int) -> GpuReading:
         """Empty when the last word on this GPU is older than five rounds."""
+        self._end_silent()
         at, reading = self._latest.get(gpu, (0.0, GpuReading()))
         return reading if time.monotonic() - at < 5 * self._every_s + 2 else GpuReading()
 
     def known(self) -> set[int]:
         """The GPUs that it has spoken of."""
         return set(self._latest)
+
+    def _end_silent(self) -> None:
+        process = self._process
+        if process is not None and time.monotonic() - self._heard_at > SILENT_S + 10 * self._every_s:
+            process.kill()
 
     def close(self) -> None:
         """End the process; `stop` must be set before."""
@@ -90,11 +99,12 @@ class NvidiaSmi:
             )
         except OSError:
             return -1
-        self._process = process
+        self._heard_at, self._process = time.monotonic(), process
         with process:
             if self._stop.is_set():
                 process.kill()
             for line in process.stdout or ():
+                self._heard_at = time.monotonic()
                 read = parse_row(line)
                 if read is not None:
                     self._latest[read[0]] = (time.monotonic(), read[1])

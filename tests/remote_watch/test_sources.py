@@ -313,6 +313,22 @@ def test_an_nvidia_smi_that_does_not_know_a_field_is_asked_without_it(tmp_path: 
     smi.close()
 
 
+def test_an_nvidia_smi_that_falls_silent_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remote.watching.smi.SILENT_S", -9.9)
+    monkeypatch.setattr("remote.watching.smi.RETRY_S", 0.1)
+    mark = tmp_path / "hung"
+    program = stub(
+        tmp_path / "nvidia-smi",
+        f'if [ -e "{mark}" ]; then echo "0, 100, 200, 50, 99.5, 40, 0x0"; fi; touch "{mark}"; exec sleep 30',
+    )
+    stop = threading.Event()
+    smi = NvidiaSmi(interval_s=1, stop=stop, program=program)
+    smi.start()
+    until(lambda: smi.reading(0).memory_used_mib == 100)
+    stop.set()
+    smi.close()
+
+
 def test_without_nvidia_smi_everything_is_unknown() -> None:
     stop = threading.Event()
     smi = NvidiaSmi(interval_s=1, stop=stop, program="/nonexistent/nvidia-smi")
