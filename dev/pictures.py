@@ -107,7 +107,7 @@ def _take(page: Path) -> int:
     PICTURES.mkdir(parents=True, exist_ok=True)
     with open_browser() as browser:
         for name, (scheme, width, height) in SHOTS.items():
-            context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": height})  # type: ignore[arg-type]
+            context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": height})
             tab = context.new_page()
             tab.goto(page.absolute().as_uri())
             tab.screenshot(path=PICTURES / name)
@@ -118,7 +118,7 @@ def _take(page: Path) -> int:
             box = tab.locator(part).bounding_box()
             if box is not None:
                 clip = {"x": 0, "y": box["y"] - MARGIN, "width": 1200, "height": box["height"] + 2 * MARGIN}
-                tab.screenshot(path=PICTURES / name, full_page=True, clip=clip)  # type: ignore[arg-type]
+                tab.screenshot(path=PICTURES / name, full_page=True, clip=clip)
     return 0
 
 

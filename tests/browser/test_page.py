@@ -151,6 +151,11 @@ def test_it_prints_light_and_whole(open_page: OpenPage) -> None:
     assert seen[0] == "#fbfbfa"
     assert seen[1] <= 680
     assert seen[2] != seen[0]
+    page.emulate_media(media="print", color_scheme="dark")
+    ground, ink = page.evaluate(
+        "() => (({ backgroundColor, color }) => [backgroundColor, color])(getComputedStyle(document.body))"
+    )
+    assert (ground, ink) == ("rgb(255, 255, 255)", "rgb(27, 31, 36)")
     assert page.pdf(format="A4").startswith(b"%PDF")
 
 
