@@ -27,6 +27,7 @@ from remote.job_file import Lock, RefusedError, observe_job, observe_prompts_dig
 from remote.judge import Judge
 from remote.ledger import Ledger
 from remote.log_lines import LogLines
+from remote.object_store import Store, StoreError
 from remote.packages import MissingPackageError
 from remote.prompt_files import check_readable
 from remote.prompt_offsets import KnownPrompts, RowSkipper, observe_known
@@ -36,6 +37,7 @@ from remote.recovery import open_ledger
 from remote.run_loop import RunLoop, put_progress
 from remote.server import Server
 from remote.tally import Tally
+from remote.upload import Uploader
 from remote.zstd_frames import Frames
 
 _GC_OBJECTS = 50_000
@@ -83,6 +85,8 @@ def _open(options: GenerateOptions, log: LogLines) -> tuple[Lock, Ledger, KnownP
     check_readable(options.prompts)
     if options.compress:
         Frames()
+    if options.object_store:
+        open_store(options.object_store)
     digest = observe_prompts_digest(options.prompts)
     options.output.mkdir(parents=True, exist_ok=True)
     if options.new and any((options.output / name).exists() for name in (JOB_FILE, DONE_FILE)):
@@ -192,11 +196,31 @@ async def _run(
     judge = Judge(servers, queue, committer, client, tally, feeding, log)
     feeder = Feeder(servers, queue, client, committer, judge, tally, feeding, _limited(reader, options.limit), log)
     control = ControlFile(options.control) if options.control else None
-    loop = RunLoop(feeder, tally, options.output, known, control, options.drain_timeout_s)
+    loop = RunLoop(feeder, tally, options.output, known, control, options.drain_timeout_s, _uploader(options, log))
     try:
         return await _run_to_the_end(loop, ledger, log)
     finally:
+        if loop.uploader is not None:
+            await asyncio.to_thread(loop.uploader.stop, _LAST_WRITE_S)
         await client.close()
+
+
+def _uploader(options: GenerateOptions, log: LogLines) -> Uploader | None:
+    if not options.object_store:
+        return None
+    job = observe_job(options.output)
+    first = job.first_shard if job else 0
+    store = open_store(options.object_store)
+    uploader = Uploader(options.output, store, log.say, first_shard=first, delete_local=options.delete_local)
+    uploader.start()
+    return uploader
+
+
+def open_store(url: str) -> Store:
+    try:
+        return Store(url)
+    except StoreError as error:
+        raise RefusedError(str(error)) from None
 
 
 async def _run_to_the_end(loop: RunLoop, ledger: Ledger, log: LogLines) -> int:
@@ -215,6 +239,8 @@ async def _run_to_the_end(loop: RunLoop, ledger: Ledger, log: LogLines) -> int:
     elif not problem and loop.signalled is None and tally.left == 0:
         ledger.close_shard()
     ledger.close()
+    if loop.uploader is not None:
+        await loop.finish_uploads(loop.uploader)
     status, code = _verdict(loop, problem)
     await loop.put_progress(status, problem)
     _say_end(tally, status, problem, log)
@@ -226,10 +252,16 @@ def _verdict(loop: RunLoop, problem: str) -> tuple[Status, int]:
         return "stopped", 130 if loop.signalled == signal.SIGINT else 143
     if problem:
         return "failed", 1
-    return "done", 3 if loop.tally.failed or loop.tally.failed_before else 0
+    unsent = loop.uploader is not None and loop.uploader.left > 0
+    return "done", 3 if loop.tally.failed or loop.tally.failed_before or unsent else 0
 
 
 def _say_end(tally: Tally, status: Status, problem: str, log: LogLines) -> None:
+    if tally.uploads_left:
+        what = f"{tally.uploads_left} closed shards aren't uploaded; the next run sends them"
+        log.say(f"{what}: {tally.upload_trouble}" if tally.upload_trouble else what)
+    elif tally.s3_uploaded:
+        log.say(f"{tally.s3_uploaded} shards, {tally.s3_bytes} bytes, stand verified in the object store")
     if tally.bad_lines:
         numbers = ", ".join(map(str, tally.bad_line_numbers))
         more = " ..." if tally.bad_lines > len(tally.bad_line_numbers) else ""

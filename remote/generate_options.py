@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from rackhand.contract.job import PROMPT_COLUMNS, root_url
 from remote.ledger import SHARD_BYTES
+from remote.object_store import is_store
 from remote.quality import Quality, parse_quality
 from remote.shapes import Reading
 
@@ -38,6 +39,8 @@ class GenerateOptions:
     quality: Quality
     reading: Reading
     compress: bool
+    object_store: str | None
+    delete_local: bool
 
 
 def parse_options(argv: list[str]) -> GenerateOptions:
@@ -65,6 +68,13 @@ def parse_options(argv: list[str]) -> GenerateOptions:
     add("--shard-bytes", type=_positive, default=SHARD_BYTES, metavar="B", help="a shard is closed at this size")
     add("--quality", type=_quality, default="default", metavar="default|off|FILE", help="checks of each completion")
     add("--compress", choices=("zstd",), help="compress shards: one frame with a checksum a commit group")
+    add(
+        "--object-store",
+        type=_store,
+        metavar="URL",
+        help="closed shards go there: s3://BUCKET/PREFIX, gs://, az://, DIR",
+    )
+    add("--delete-local-after-upload", action="store_true", help="remove a shard here once it is verified there")
     add("--columns", type=_columns, default="{}", metavar="JSON", help='the file\'s own names: {"prompt": "question"}')
     add("--keep", type=_names, default="", metavar="A,B", help="input columns that go into the records, under extra")
     add("--last-assistant", choices=("drop", "continue"), default="drop", help="an assistant's turn at the end")
@@ -88,6 +98,8 @@ def parse_options(argv: list[str]) -> GenerateOptions:
         shard_bytes=found.shard_bytes,
         quality=found.quality,
         compress=found.compress == "zstd",
+        object_store=found.object_store,
+        delete_local=found.delete_local_after_upload,
         reading=Reading(found.columns, found.keep, found.last_assistant),
     )
 
@@ -131,6 +143,14 @@ def _shard(text: str) -> tuple[int, int]:
     if not (slash and index.isdigit() and count.isdigit() and int(index) < int(count)):
         raise argparse.ArgumentTypeError(f"{text!r} is no I/N with I from 0 to N-1")
     return int(index), int(count)
+
+
+def _store(text: str) -> str:
+    if not is_store(text):
+        raise argparse.ArgumentTypeError(
+            "no object store; s3://BUCKET/PREFIX, gs://, az:// or a directory from / on, and no credentials in it"
+        )
+    return text
 
 
 def _columns(text: str) -> dict[str, str]:

@@ -148,7 +148,7 @@ def _is_at_work(state: JobState) -> bool:
     if progress.status not in ("running", "draining", "paused"):
         return False
     left = progress.total is not None and state.finished < progress.total
-    return left or progress.in_flight > 0
+    return left or progress.in_flight > 0 or progress.uploads_left > 0
 
 
 def _ended(order: StartRun, offset: int, probes: tuple[Probe, ...], *, is_new: bool) -> RunResult:

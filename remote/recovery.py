@@ -31,6 +31,7 @@ from remote.shards import (
     repair_shard,
     shard_number,
 )
+from remote.uploads_file import UPLOADED_FILE, observe_uploads
 
 Say = Callable[[str], None]
 
@@ -69,7 +70,9 @@ def open_ledger(
         cut_torn_line(output / name)
     retry_rejected = retry_rejected and (output / REJECTED_FILE).exists()
     found = _observe(output, first_shard, say, rescan=retry_rejected)
-    found.add(observe_done(output / IMPORTED_FILE).indices)
+    for name in (IMPORTED_FILE, UPLOADED_FILE):
+        found.add(observe_done(output / name).indices)
+    uploads = observe_uploads(output)
     scans = {number: _repair(path, found, say) for number, path in found.unclosed.items()}
     rejected = IndexSet() if retry_rejected else observe_indices(output / REJECTED_FILE)
     found.add(rejected)
@@ -79,7 +82,7 @@ def open_ledger(
         _release(output / REJECTED_FILE)
     if retry_failed:
         _release(output / FAILURES_FILE)
-    numbers = [first_shard - 1, *observe_shards(output), *map(shard_number, found.closed)]
+    numbers = [first_shard - 1, *observe_shards(output), *map(shard_number, (*found.closed, *uploads))]
     return Ledger(
         output,
         done=found.done,
@@ -112,9 +115,9 @@ def _observe(output: Path, first_shard: int, say: Say, *, rescan: bool) -> _Foun
         if not rescan:
             say(f"reading all shards again: {', '.join(changed) or DONE_FILE} isn't what the manifest says")
         return _Found({}, own, IndexSet(), 0, rescan=True)
-    gone = [name for name in manifest if shard_number(name) not in own]
+    gone = [name for name in manifest.keys() - observe_uploads(output).keys() if shard_number(name) not in own]
     if gone:
-        say(f"{', '.join(gone)}: in the manifest but not here; their prompts count as finished")
+        say(f"{', '.join(sorted(gone))}: in the manifest but not here; their prompts count as finished")
     unclosed = {n: p for n, p in own.items() if p.name not in manifest}
     return _Found(manifest, unclosed, listed, last.done_bytes, rescan=False)
 

@@ -16,6 +16,7 @@ from remote.control_file import ControlFile
 from remote.feeder import Feeder
 from remote.prompt_offsets import KnownPrompts
 from remote.tally import Tally
+from remote.upload import PATIENCE_S, Uploader
 
 _PROGRESS_S = 1.0
 _CONTROL_S = 0.25
@@ -34,6 +35,7 @@ class RunLoop:
     known: KnownPrompts
     control: ControlFile | None
     drain_timeout_s: float
+    uploader: Uploader | None = None
     signalled: signal.Signals | None = None
     _ticks: int = 0
     _problem: str | None = None
@@ -59,8 +61,25 @@ class RunLoop:
 
     async def put_progress(self, status: Status, message: str = "") -> None:
         self.tally.status, self.tally.message = status, message
+        if self.uploader is not None:
+            self._note_uploads(self.uploader)
         progress = self.tally.progress(self.feeder.clock(), self.feeder.servers)
         await asyncio.to_thread(put_progress, self.output, progress)
+
+    def _note_uploads(self, uploader: Uploader) -> None:
+        tally = self.tally
+        tally.s3_uploaded, tally.s3_bytes = uploader.shards, uploader.size
+        tally.uploads_left, tally.upload_trouble = uploader.left, uploader.trouble
+
+    async def finish_uploads(self, uploader: Uploader) -> None:
+        """Until all closed shards are in the store, a signal came, or the store took nothing for PATIENCE_S."""
+        clock = self.feeder.clock
+        before, since = uploader.left, clock()
+        while uploader.left and self.signalled is None and clock() - since < PATIENCE_S:
+            await asyncio.sleep(_CONTROL_S)
+            if uploader.left < before or not uploader.trouble:
+                before, since = uploader.left, clock()
+            await self.put_progress("running", "the last shards are uploaded")
 
     def _note_signal(self, number: signal.Signals) -> None:
         log, feeder = self.feeder.log, self.feeder

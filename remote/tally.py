@@ -36,6 +36,10 @@ class Tally:
     retries: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
+    s3_uploaded: int = 0
+    s3_bytes: int = 0
+    uploads_left: int = 0
+    upload_trouble: str = ""
     status: Status = "running"
     message: str = ""
     bad_line_numbers: list[int] = field(default_factory=list)
@@ -90,8 +94,8 @@ class Tally:
             total_output_tokens=self.output_tokens,
             avg_output_tokens=round(self.output_tokens / self.completed, 1) if self.completed else 0.0,
             elapsed_hours=round((now - self.started) / 3600, 4),
-            s3_uploaded=0,
-            s3_bytes=0,
+            s3_uploaded=self.s3_uploaded,
+            s3_bytes=self.s3_bytes,
             status=self.status,
             completed_before=self.completed_before,
             failed_before=self.failed_before,
@@ -100,6 +104,8 @@ class Tally:
             quality=dict(self.faults),
             bad_lines=self.bad_lines,
             retries=self.retries,
+            uploads_left=self.uploads_left,
+            upload_trouble=self.upload_trouble,
             tokens_per_s=round(tokens_per_s, 1),
             pid=os.getpid(),
             updated=utc_now(),

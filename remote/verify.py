@@ -26,6 +26,7 @@ from remote.packages import MissingPackageError
 from remote.quality import Quality, parse_quality
 from remote.reply import Reply
 from remote.shards import Closed, is_compressed, observe_indices, observe_manifest, observe_shards, shard_number
+from remote.uploads_file import UPLOADED_FILE, observe_uploads
 from remote.zstd_frames import observe_frames
 
 _HEARTBEAT_S = 5.0
@@ -55,14 +56,16 @@ def verify(output: Path, quality: Quality, emit: Emit | None = None) -> Verified
     own = {number: path for number, path in observe_shards(output).items() if number >= first}
     for number, path in own.items():
         check.shard(path, manifest.get(path.name), is_last=number == max(own))
-    gone = [name for name in manifest if shard_number(name) >= first and shard_number(name) not in own]
+    away = [name for name in manifest if shard_number(name) >= first and shard_number(name) not in own]
+    gone = [name for name in away if name not in observe_uploads(output)]
     notes = [f"{name}: in the manifest but not here" for name in gone]
     rejected = observe_indices(output / REJECTED_FILE)
     imported = observe_done(output / IMPORTED_FILE).indices
+    elsewhere = IndexSet([*imported, *observe_done(output / UPLOADED_FILE).indices])
     listed = observe_done(output / DONE_FILE)
     if listed.duplicates or listed.bad_lines or listed.torn:
         notes.append(f"{DONE_FILE}: {listed.duplicates} twice, {listed.bad_lines} unreadable, {listed.torn} bytes torn")
-    notes += _disagreement(check.seen, rejected, imported, listed.indices, unread=bool(gone))
+    notes += _disagreement(check.seen, rejected, elsewhere, listed.indices, unread=bool(gone))
     return Verified(
         output=str(output),
         records=len(check.seen),
@@ -81,10 +84,10 @@ def verify(output: Path, quality: Quality, emit: Emit | None = None) -> Verified
 
 
 def _disagreement(
-    seen: IndexSet, rejected: IndexSet, imported: IndexSet, listed: IndexSet, *, unread: bool
+    seen: IndexSet, rejected: IndexSet, elsewhere: IndexSet, listed: IndexSet, *, unread: bool
 ) -> list[str]:
     unlisted = [index for part in (seen, rejected) for index in part if index not in listed]
-    unstored = [i for i in listed if not (i in seen or i in rejected or i in imported)] if not unread else []
+    unstored = [i for i in listed if not (i in seen or i in rejected or i in elsewhere)] if not unread else []
     both = [index for index in rejected if index in seen]
     return [
         f"{what}: {len(found)}, the first {', '.join(map(str, found[:NAMED]))}"

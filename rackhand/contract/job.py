@@ -27,6 +27,7 @@ LOCK_FILE = ".lock"
 MANIFEST_FILE = "manifest.jsonl"
 FAILURES_FILE = "failures.jsonl"
 REJECTED_FILE = "rejected.jsonl"
+UPLOADS_FILE = "uploads.jsonl"
 
 PROMPT_SHAPES = ("messages", "conversations", "prompt", "instruction")
 """Of a row, in the order in which they are looked for."""
@@ -102,7 +103,8 @@ class Progress:
 
     `completed`, `failed`, `rejected`, tokens and `elapsed_hours` are this run's; `failed` holds `rejected`;
     `quality` counts its prompts by fault, those that are only counted (length) too; a server's counts its answers.
-    `updated` is UTC, ISO 8601; `message` says why a job is paused, stopped or failed.
+    `s3_uploaded` shards and `s3_bytes` stand verified in the object store, of the whole job; `uploads_left` are closed
+    shards that don't yet. `updated` is UTC, ISO 8601; `message` says why a job is paused, stopped or failed.
     """
 
     total: int | None
@@ -124,6 +126,8 @@ class Progress:
     quality: dict[str, int] = field(default_factory=dict)
     bad_lines: int = 0
     retries: int = 0
+    uploads_left: int = 0
+    upload_trouble: str = ""
     tokens_per_s: float = 0.0
     pid: int = 0
     updated: str = ""
