@@ -85,8 +85,8 @@ class Rig:
         assert "Traceback" not in self.log, self.log
         return code
 
-    def generate(self, prompts: Path, *options: str) -> int:
-        return self.end(self.start(prompts, *options))
+    def generate(self, prompts: Path, *options: str, seconds: float = 60) -> int:
+        return self.end(self.start(prompts, *options), seconds)
 
     def stats(self, port: int) -> dict[str, Any]:
         with urllib.request.urlopen(f"{self.url(port)}/_stats", timeout=10) as answer:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,7 +59,13 @@ class ScriptedClient:
 
 
 def _run(
-    tmp_path: Path, client: ScriptedClient, count: int, *urls: str, attempts: int = 3, patience_s: float = 0.0
+    tmp_path: Path,
+    client: ScriptedClient,
+    count: int,
+    *urls: str,
+    attempts: int = 3,
+    patience_s: float = 0.0,
+    clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Tally, Ledger]:
     async def run() -> tuple[Tally, Ledger]:
         ledger = open_ledger(tmp_path, lambda text: None)
@@ -73,7 +81,7 @@ def _run(
         servers = [Server(url, None, s_per_token=patience_s) for url in urls]
         committer = Committer(ledger, tally.note_safe)
         judge = Judge(servers, queue, committer, client, tally, feeding, log)
-        await Feeder(servers, queue, client, committer, judge, tally, feeding, read, log).run()
+        await Feeder(servers, queue, client, committer, judge, tally, feeding, read, log, clock).run()
         assert await committer.stop(10)
         ledger.close()
         return tally, ledger
@@ -147,3 +155,16 @@ def test_the_last_prompts_do_not_wait_for_a_server_that_hangs(tmp_path: Path) ->
     tally, ledger = _run(tmp_path, client, 8, "a", "b", patience_s=3600.0)
     assert (tally.completed, tally.failed, len(ledger.done)) == (8, 0, 8)
     assert all(("b", text) in client.asked for text in hung)
+
+
+@pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
+def test_a_clock_that_jumps_costs_no_prompt_and_leaves_no_server_out(tmp_path: Path, jump_s: float) -> None:
+    calls = itertools.count()
+
+    def clock() -> float:
+        return time.monotonic() + (jump_s if next(calls) > 60 else 0.0)
+
+    client = ScriptedClient(lambda server, text: GOOD)
+    tally, ledger = _run(tmp_path, client, 200, "a", "b", clock=clock)
+    assert next(calls) > 100
+    assert (tally.completed, tally.failed, len(ledger.done), len(client.asked)) == (200, 0, 200, 200)
