@@ -92,7 +92,8 @@ class Turn:
     def _run(self) -> ServerResult:
         order = self._order
         self._stop()
-        self._await_memory()
+        if order.uuid:
+            self._await_memory()
         if order.start is None:
             self._shop.wishes.put(order.url, STOPPED)
             return self._result(ok=True, step="stopped")

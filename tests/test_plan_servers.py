@@ -139,6 +139,11 @@ def test_stop_takes_what_lives_and_nothing_else() -> None:
     assert plan_stop_servers(HOST, facts(SERVING), gpus=[0]).orders == ()
 
 
+def test_a_server_is_stopped_though_nvidia_smi_shows_its_gpu_no_more() -> None:
+    (order,) = plan_stop_servers(HOST, dataclasses.replace(facts(SERVING), gpus=())).orders
+    assert (order.gpu, order.uuid, order.stop) == (1, "", (MAIN, CHILD))
+
+
 @pytest.mark.parametrize(
     ("own", "text"),
     [

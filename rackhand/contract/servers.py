@@ -127,7 +127,9 @@ class Start:
 
 @dataclass(frozen=True)
 class ServerOrder:
-    """One GPU's turn: stop what runs (main process first in `stop`), wait for its memory, start if `start` is set."""
+    """One GPU's turn: stop what runs (main process first in `stop`), wait for its memory, start if `start` is set.
+
+    `uuid` is "" for a GPU that nvidia-smi doesn't show: then there is no memory to wait for, and nothing can start."""
 
     gpu: int
     uuid: str

@@ -72,19 +72,20 @@ def plan_restart(
 
 
 def plan_stop_servers(host: Host, facts: Facts, gpus: Sequence[int] | None = None) -> ServeGpus:
-    """Stop every server of ours, or those on `gpus`. Nothing to do when none lives: `orders` is empty."""
+    """Stop every server of ours, or those on `gpus`, also where nvidia-smi shows their GPU no more. `orders` is empty
+    when none lives."""
     uuids = {gpu.index: gpu.uuid for gpu in facts.gpus}
     orders = tuple(
         ServerOrder(
             gpu=own.record.gpu,
-            uuid=uuids[own.record.gpu],
+            uuid=uuids.get(own.record.gpu, ""),
             url=f"http://127.0.0.1:{own.record.port}",
             stop=_targets(own),
             end_session=tmux.kill_session_argv(host.home, own.record.session),
             stop_timeout_s=_stop_timeout_s(host, own.record.gpu),
         )
         for own in facts.servers.own
-        if own.living and own.record.gpu in uuids and (gpus is None or own.record.gpu in gpus)
+        if own.living and (gpus is None or own.record.gpu in gpus)
     )
     return ServeGpus(orders, tuple(_say(order) for order in orders))
 

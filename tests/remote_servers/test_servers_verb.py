@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +92,9 @@ def test_both_start_then_one_restarts_with_other_flags_and_holds_more(site: Site
     assert "hunter2" not in " ".join(processes.cmdline(pid))
     assert processes.environment(pid, "CUDA_VISIBLE_DEVICES") == site.uuids[0]
 
-    stopped = run(site, plan_stop_servers(site.host, facts(site)))[0]
-    assert [r["step"] for r in stopped.values()] == ["stopped", "stopped"]
+    stopped = run(site, plan_stop_servers(site.host, facts(site), gpus=[1]))[0]
+    blind = run(site, plan_stop_servers(site.host, replace(facts(site), gpus=())))[0]
+    assert {gpu: r["step"] for gpu, r in {**stopped, **blind}.items()} == {1: "stopped", 0: "stopped"}
     assert set(wishes(site).values()) == {"stopped"}
     assert not any(own.living for own in site.observe().own)
     assert plan_stop_servers(site.host, facts(site)).orders == ()
