@@ -89,7 +89,8 @@ class Stage:
                 if seen() or watch.elapsed_s > watch.deadline_s:
                     watch.stop.set()
 
-        report = hosts_at_work.run("watch", self.fleet.hosts, work, say=self.say)
+        roads = metrics.WatchRoads(watch.stop)
+        report = hosts_at_work.run("watch", self.fleet.hosts, work, say=self.say, roads=roads)
         if report.exit_code:
             self._settle(report)
 

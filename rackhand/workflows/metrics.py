@@ -46,12 +46,12 @@ def tail_metrics(
             show(task.host, sample)
 
     try:
-        return hosts_at_work.run("tail-metrics", hosts, work, say=say, roads=roads or _Roads(stop))
+        return hosts_at_work.run("tail-metrics", hosts, work, say=say, roads=roads or WatchRoads(stop))
     finally:
         stop.set()
 
 
-class _Roads(Roads):
+class WatchRoads(Roads):
     """Closing them, which Ctrl-C does, is no broken road: `stop` is set first."""
 
     def __init__(self, stop: threading.Event) -> None:

@@ -59,8 +59,12 @@ def test_the_demo_meets_its_bars_and_leaves_nothing(checkout: Path, tmp_path: Pa
     assert traces(checkout) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_demo_that_is_interrupted_takes_its_lab_down(checkout: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [("restart-servers", signal.SIGINT), (" running, ", signal.SIGTERM)],
+    ids=["while servers start", "while it watches"],
+)
+def test_a_demo_that_is_interrupted_takes_its_lab_down(checkout: Path, moment: str, number: signal.Signals) -> None:
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}
     playing = subprocess.Popen(
         [checkout / "inv", "demo"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -68,7 +72,7 @@ def test_a_demo_that_is_interrupted_takes_its_lab_down(checkout: Path, number: s
     assert playing.stdout
     told = ""
     end = time.monotonic() + 90
-    while "restart-servers" not in told:
+    while moment not in told:
         line = playing.stdout.readline()
         told += line
         assert line, told
