@@ -8,8 +8,11 @@ from pathlib import Path
 from dev.programs import ROOT
 from rackhand.bundle import render_bundle
 from rackhand.facts import GpuFacts
-from rackhand.inventory import Fleet
+from rackhand.inventory import Fleet, servers_of
 from rackhand.load import load
+from rackhand.plan.job import generate_argv
+from rackhand.scripts import generate_values
+from rackhand.template import render_script
 
 SECRETS = ("RACKHAND_PVE_TOKEN", "RACKHAND_SGLANG_KEY")
 GPUS = 8
@@ -33,3 +36,7 @@ def _scripts(fleet: Fleet) -> Iterator[tuple[str, bytes]]:
         for file in render_bundle(host, gpus, sources):
             if file.path.endswith(".sh"):
                 yield f"{host.name}-{Path(file.path).name}", file.content
+    for job in fleet.jobs:
+        host = fleet.host(job.host)
+        argv = generate_argv(host, job, servers_of(host, [gpu.index for gpu in gpus]))
+        yield f"generate-{job.name}.sh", render_script("generate.sh.j2", generate_values(host, job, argv)).encode()
