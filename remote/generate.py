@@ -20,6 +20,7 @@ from rackhand.contract.job import DONE_FILE, JOB_FILE, JobFile, PromptsDigest, S
 from rackhand.contract.servers import API_KEY
 from remote.committer import Committer
 from remote.control_file import ControlFile
+from remote.dataset_card import put_card
 from remote.feeder import Feeder
 from remote.feeding import Feeding, HopelessError
 from remote.generate_options import GenerateOptions, parse_options
@@ -94,6 +95,7 @@ def _open(options: GenerateOptions, log: LogLines) -> tuple[Lock, Ledger, KnownP
     lock = Lock(options.output)
     try:
         job = _observe_or_start(options, digest, log)
+        put_card(options.output, options.reading.keep)
         opening = Tally(started=time.monotonic(), message="reading what is done already")
         put_progress(options.output, opening.progress(opening.started, []))
         ledger = open_ledger(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,15 @@ import pytest
 
 from rackhand.contract.checks import PromptsCheck, Verified
 from rackhand.errors import PreconditionError
-from rackhand.inventory import Job
+from rackhand.inventory import Fleet, Host, Job
+from rackhand.load import load_text
 from rackhand.render.checks import prompts_lines, tell_checked, verified_lines
 from rackhand.report import Checked
-from rackhand.workflows.checks import check_file
+from rackhand.transport import Transport
+from rackhand.transport.local import Local
+from rackhand.workflows.checks import check_file, check_job
+from rackhand.workflows.checks import verify as verify_job
+from rackhand.workflows.fleet import Roads
 from remote.check_prompts import Seen
 from remote.ledger import Batch
 from remote.quality import DEFAULT, quality_of
@@ -150,3 +156,40 @@ def test_an_empty_file_and_an_empty_output_have_nothing_wrong(tmp_path: Path) ->
     empty = verify(tmp_path, DEFAULT)
     assert isinstance(empty, Verified)
     assert (empty.records, empty.problems) == (0, ())
+
+
+class _Here(Roads):
+    """Every host is this machine."""
+
+    def open(self, host: Host) -> Transport:
+        return Local(host.where)
+
+
+def _fleet(tmp_path: Path) -> Fleet:
+    text = f"""
+hosts: {{h: {{type: ssh, ssh: h, python: {sys.executable}}}}}
+jobs:
+  j:
+    {{host: h, prompts: {tmp_path}/p.jsonl,
+     output: {tmp_path}/out, columns: {{prompt: q}}, quality: {{min_tokens: 60}}}}
+"""
+    return load_text(text.encode(), tmp_path / "i.yaml", {})
+
+
+def test_a_jobs_prompts_and_output_are_read_where_they_are(tmp_path: Path) -> None:
+    said: list[str] = []
+    fleet = _fleet(tmp_path)
+    job, roads = fleet.job(), _Here()
+    with pytest.raises(PreconditionError, match="no prompts file"):
+        check_job(fleet, job, say=lambda where, text: said.append(text), roads=roads)
+    with pytest.raises(PreconditionError, match="no output"):
+        verify_job(fleet, job, say=lambda where, text: said.append(text), roads=roads)
+    (tmp_path / "p.jsonl").write_text('{"q": "x"}\n')
+    (tmp_path / "out").mkdir()
+    _output(tmp_path / "out")
+    prompts = check_job(fleet, job, say=lambda where, text: said.append(text), roads=roads)
+    assert (prompts.where, prompts.exit_code) == ("h", 0)
+    output = verify_job(fleet, job, say=lambda where, text: said.append(text), roads=roads)
+    assert isinstance(output.found, Verified)
+    assert (output.exit_code, output.found.faults, output.found.problems) == (3, {"short": 20}, ())
+    assert f"reading {tmp_path}/out" in said
