@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import paramiko
 import pytest
 
 from rackhand import agent, inventory
@@ -19,7 +20,7 @@ from rackhand.errors import (
     TransportError,
     UnreachableError,
 )
-from rackhand.transport import pump
+from rackhand.transport import connect, pump
 from rackhand.transport.host_keys import known_keys
 from rackhand.transport.local import Local
 from rackhand.transport.ssh import Ssh
@@ -258,3 +259,13 @@ def test_a_port_where_nobody_listens_is_unreachable(tmp_path: Path) -> None:
     road = Ssh(inventory.Ssh("alias", config=tmp_path / "config"), "pve1")
     with pytest.raises(UnreachableError, match=r"pve1: 127.0.0.1 port 9: Connection refused; is the host up"):
         road.exec(("true",))
+
+
+@pytest.mark.parametrize("text", ["Error reading SSH protocol banner", "No existing session"])
+def test_an_sshd_that_says_nothing_in_time_is_called_frozen_however_paramiko_puts_it(text: str) -> None:
+    target = Target(host="pve1.example", port=22, user="root", key_name="pve1.example")
+    problem = connect._why(paramiko.SSHException(text), target, "pve1", limit_s=1, waited_s=1.2)
+    assert isinstance(problem, DeadlineError)
+    assert "sshd said nothing; is the machine frozen or overloaded?" in str(problem)
+    dropped = connect._why(paramiko.SSHException(text), target, "pve1", limit_s=15, waited_s=0.1)
+    assert isinstance(dropped, UnreachableError)

@@ -23,6 +23,8 @@ CHANNEL_S = 30.0
 """How long sshd may take to open a channel."""
 ATTEMPTS = 3
 """sshd's MaxStartups drops bursts of new connections at random: such a drop is tried again."""
+SILENT = ("banner", "No existing session")
+"""How paramiko says that sshd didn't speak in time: the second when its thread gave up just before the caller asked."""
 FROZEN = "is the machine frozen or overloaded?"
 AGAIN = "try again; what was running there may still be"
 _opening = threading.BoundedSemaphore(8)
@@ -127,7 +129,7 @@ def _why(error: Exception, target: Target, where: str, *, limit_s: float, waited
     if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError):
         reason = "; ".join(sorted({str(getattr(e, "strerror", e)) for e in error.errors.values()}))
         return UnreachableError(f"{place}: {reason}", where=where, hint="is the host up, and sshd running?")
-    if "banner" in text and waited_s >= limit_s:
+    if waited_s >= limit_s and any(sign in text for sign in SILENT):
         return DeadlineError(f"{place} took the connection, but sshd said nothing", where=where, hint=FROZEN)
     if isinstance(error, TimeoutError) or "imeout" in text or "timed out" in text:
         what = f"no connection to {place} within {limit_s:.0f} s"
