@@ -80,6 +80,8 @@ class Judge:
             return
         server.failures += 1
         server.last_kind = trouble.kind
+        if trouble.kind == "busy":
+            server.adaptive.note_busy(now)
         counts = not server.breaker.open
         if flight.probe and trouble.kind in _PROBE_DOUBTS:
             # A prompt that fails everywhere must not keep a healthy server's breaker open for ever.

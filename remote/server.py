@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from rackhand.contract.job import Wish, length_class
+from remote.adaptive_limit import AdaptiveLimit
 from remote.breaker import Breaker
 from remote.endpoint import Load
 from remote.prompt_queue import Item
 
-FALLBACK_CONCURRENCY = 32
 QUEUE_AIM = 2
 """Requests that wait behind a full server, so that a slot that gets free is filled at once."""
 
@@ -52,6 +52,7 @@ class Server:
     polled: bool = False
     load: Load | None = None
     breaker: Breaker = field(default_factory=Breaker)
+    adaptive: AdaptiveLimit = field(default_factory=AdaptiveLimit)
     flights: dict[asyncio.Task[None], Flight] = field(default_factory=dict)
     completed: int = 0
     failures: int = 0
@@ -82,7 +83,7 @@ class Server:
         if self.load is None:
             return 1
         if self.load.capacity is None:
-            return FALLBACK_CONCURRENCY
+            return self.adaptive.value
         return max(1, self.load.capacity + QUEUE_AIM - self._trim)
 
     @property
@@ -114,7 +115,10 @@ class Server:
             load = load if load.capacity is not None else replace(load, capacity=before.capacity)
         self.load = load
         if load is None:
+            self.adaptive = AdaptiveLimit()
             return
+        if load.capacity is None and load.queue is not None:
+            self.adaptive.note_queue(now, load.queue, aim=QUEUE_AIM)
         if before is not None and load.used_tokens is not None and load.used_tokens != before.used_tokens:
             self.silent_since = now
         if load.capacity is None or load.queue is None or load.running is None:
@@ -142,6 +146,7 @@ class Server:
     def note_completion(self, latency_s: float, input_tokens: int, output_tokens: int, finish: str | None) -> None:
         self.completed += 1
         self.bad_streak = 0
+        self.adaptive.note_completion(self.silent_since, latency_s, output_tokens, len(self.flights))
         self.input_tokens += input_tokens
         self.output_tokens += output_tokens
         self.latency_sum_s += latency_s

@@ -14,7 +14,7 @@ from remote.control_file import ControlFile
 from remote.endpoint import Load
 from remote.prompt_queue import Item, Queue
 from remote.prompts import Prompt
-from remote.server import FALLBACK_CONCURRENCY, Flight, Server
+from remote.server import Flight, Server
 from remote.tally import Tally
 
 
@@ -98,7 +98,7 @@ def test_auto_follows_the_effective_capacity_with_a_short_queue_behind_it() -> N
     server = Server("a", None)
     assert server.limit == 1
     server.note_load(Load(None), 0.0)
-    assert server.limit == FALLBACK_CONCURRENCY
+    assert server.limit == 8
     server.note_load(Load(37, 0, 0, 0), 0.0)
     assert server.limit == 39
     server.note_load(None, 0.0)
