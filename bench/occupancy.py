@@ -1,4 +1,4 @@
-"""How full the generator keeps servers: slots at work of those there are, and tokens that come to disk of those decoded.
+"""How full the generator keeps servers: slots at work of those there are, tokens on disk of those decoded.
 
 Run: python bench/occupancy.py [--gpus 2] [--seconds 60] [--mean-tokens 120]
 
@@ -103,9 +103,8 @@ def _print_window(urls: list[str], progress: Path, seconds: float) -> None:
         running, queue = statistics.mean(shares[url]), statistics.mean(queues[url])
         empty = sum(1 for waiting in queues[url] if waiting == 0) / len(queues[url])
         print(f"{url}  slots at work {running:.3f} (bar {BARS[0]})  queue mean {queue:.1f}, empty {empty:.0%} of looks")
-    print(
-        f"client {written / took:.0f} tok/s, servers {decoded / took:.0f} tok/s: {written / decoded:.3f} (bar {BARS[1]})"
-    )
+    rates = f"client {written / took:.0f} tok/s, servers {decoded / took:.0f} tok/s"
+    print(f"{rates}: {written / decoded:.3f} (bar {BARS[1]})")
     print(f"{took:.0f} s, load {os.getloadavg()[0]:.1f}")
 
 
