@@ -103,3 +103,17 @@ def test_weights_are_the_sum_of_the_shards_or_what_the_index_says() -> None:
     assert weights_gib_of([2**30, 2**29]) == 1.5
     assert index_weights_gib({"metadata": {"total_size": 2**31}}) == 2.0
     assert index_weights_gib({"weight_map": {}}) is None
+
+
+FIELDS = ("architectures", "num_hidden_layers", "hidden_size", "head_dim", "layer_types", "quantization_config")
+VALUES = ("x", -1, 1.5, [1], {"a": [1]}, 10**30, True)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [(f, v) for f in FIELDS for v in VALUES if not (f == "quantization_config" and isinstance(v, dict))],
+    ids=str,
+)
+def test_a_value_of_a_kind_that_no_model_has_is_an_unknown_model_and_no_crash(field: str, value: object) -> None:
+    with pytest.raises(UnknownModel):
+        parse_model({**config("qwen3-32b"), field: value}, weights_gib=60.0)

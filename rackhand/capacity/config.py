@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -44,6 +45,10 @@ _LINEAR = (
     "linear_conv_kernel_dim",
 )
 _CONTEXT = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
+_SIZE = re.compile(
+    r"(?:\w+_)?num_\w+|(?!use_)\w+_(?:size|dim|dense_replace|interval|topk|rank|window|pattern)", re.ASCII
+)
+_LARGEST = 10**9
 _FOUR_BITS = ("awq", "gptq", "mxfp4", "nvfp4", "modelopt_fp4", "bitsandbytes")
 
 
@@ -53,6 +58,8 @@ def parse_model(config: Config, *, weights_gib: float, draft_gib: float = 0.0, n
     UnknownModel names an architecture that isn't known, and every field that sizing would need and isn't there.
     """
     text = _text_part(config)
+    _check_kinds(config)
+    _check_kinds(text)
     arch = next(iter(config.get("architectures") or text.get("architectures") or ()), "")
     kinds = {a: kind for kind in (HYBRID, LATENT, WINDOW_POOL, PLAIN) for a in kind}
     kind = kinds.get(arch)
@@ -67,6 +74,27 @@ def parse_model(config: Config, *, weights_gib: float, draft_gib: float = 0.0, n
     elif kind is WINDOW_POOL:
         fields |= _window_pool(text)
     return ModelShape(**fields)
+
+
+def _check_kinds(part: Config) -> None:
+    """UnknownModel for a value of a kind that no model has: sizes are whole numbers, names lists of texts."""
+    for key, value in part.items():
+        if value is None:
+            continue
+        if _SIZE.fullmatch(key):
+            fits = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST
+        elif key in _CONTEXT:
+            fits = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+        elif key in ("architectures", "layer_types"):
+            fits = isinstance(value, list) and all(isinstance(one, str) for one in value)
+        elif key in ("quantization_config", "rope_scaling", "vision_config"):
+            fits = isinstance(value, Mapping)
+        else:
+            continue
+        if not fits:
+            raise UnknownModel(f"config.json: {key} can't be {str(value)[:40]!r}")
+    if zero := next((key for key in ("num_hidden_layers", "hidden_size") if part.get(key) == 0), None):
+        raise UnknownModel(f"config.json: {zero} can't be 0")
 
 
 def weights_gib_of(shard_bytes: Sequence[int]) -> float:
