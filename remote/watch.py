@@ -53,7 +53,9 @@ class Watcher:
         home, key = Path(request.home), read_values(Path(secrets_dir(request.home))).get(API_KEY)
         self._request = request
         self._control = home / "control.json"
-        self._host = HostWatch((str(home.parent), *(job.output for job in request.jobs)))
+        self._host = HostWatch(
+            (str(home.parent), *(place for job in request.jobs for place in (job.output, *job.others)))
+        )
         self._smi = NvidiaSmi(interval_s=request.interval_s, stop=stop, program=nvidia_smi)
         self._gpus = [
             WatchedGpu(server, home, interval_s=request.interval_s, key=key, stop=stop, with_lines=request.with_lines)

@@ -29,10 +29,12 @@ class WatchedServer:
 
 @dataclass(frozen=True)
 class WatchedJob:
-    """`output` is the directory of its progress.json."""
+    """`output` is the directory of its progress.json, `others` those of runs that `--new` started. The run whose
+    progress.json is the newest is the one that is told of."""
 
     name: str
     output: str
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,8 @@ class GpuSample:
 
 @dataclass(frozen=True)
 class JobSample:
-    """`progress` is progress.json as it stands, None when there is none or it can't be read; `age_s` is how long ago
-    it was written."""
+    """`progress` is progress.json of `output` as it stands, None when there is none or it can't be read; `age_s` is how
+    long ago it was written."""
 
     name: str
     output: str

@@ -10,6 +10,7 @@ from rackhand.contract.watch import Sample, WatchedJob, WatchedServer, WatchRequ
 from rackhand.errors import UsageError
 from rackhand.follow import follow_samples
 from rackhand.inventory import Fleet, Host, Job, expand
+from rackhand.plan.job import job_outputs
 from rackhand.report import Report
 from rackhand.scripts import log_file
 from rackhand.workflows import fleet as hosts_at_work
@@ -72,8 +73,13 @@ def plan_watch(host: Host, jobs: Sequence[Job], *, once: bool, interval_s: float
             WatchedServer(server.gpu, server.url, log_file(host, server), server.spec.engine)
             for server in expand(host, range(MOST_GPUS))
         ),
-        jobs=tuple(WatchedJob(job.name, job.output) for job in jobs),
+        jobs=tuple(_watched(job) for job in jobs),
         interval_s=interval_s,
         once=once,
         seen_only=open_ended,
     )
+
+
+def _watched(job: Job) -> WatchedJob:
+    own, *others = job_outputs(job)
+    return WatchedJob(job.name, own, tuple(others))

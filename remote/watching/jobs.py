@@ -14,14 +14,27 @@ LARGEST = 256 * 1024
 
 def observe_job(job: WatchedJob) -> JobSample:
     """`progress` is None when the file isn't there or isn't a JSON object; it is replaced whole, so never torn."""
-    path = Path(job.output) / "progress.json"
+    output = max((job.output, *job.others), key=_written_at)
+    path = _path(output)
     try:
         with path.open("rb") as file:
             text = file.read(LARGEST)
         age_s = max(0.0, time.time() - path.stat().st_mtime)
     except OSError:
-        return JobSample(job.name, job.output)
-    return JobSample(job.name, job.output, _object(text), round(age_s, 1))
+        return JobSample(job.name, output)
+    return JobSample(job.name, output, _object(text), round(age_s, 1))
+
+
+def _path(output: str) -> Path:
+    return Path(output) / "progress.json"
+
+
+def _written_at(output: str) -> float:
+    """Unix seconds; of equals the first is taken, so the job's own output when no run has written yet."""
+    try:
+        return _path(output).stat().st_mtime
+    except OSError:
+        return -1.0
 
 
 def _object(text: bytes) -> dict[str, Any] | None:

@@ -15,10 +15,12 @@ import pytest
 from lab import container
 from lab import host as lab_host
 from lab.place import LabOptions, Place
+from rackhand.contract.watch import Sample
 from rackhand.inventory import Env, Fleet, Host, Job, ProxmoxLxc, ServerSpec, Ssh
 from rackhand.report import Report
 from rackhand.workflows.deploy import Choice, deploy
 from rackhand.workflows.job import Resume, Stop, resume, stop
+from rackhand.workflows.metrics import tail_metrics
 from rackhand.workflows.servers import Restart, restart_servers, status
 from remote.job_file import observe_lock
 
@@ -160,6 +162,12 @@ def test_new_starts_another_output_that_every_verb_sees_at_work(bench: Bench) ->
     assert what(bench.resume())[0].startswith("job j: already running in /workspace/out-2 (pid ")
     (row,) = status(bench.fleet, (bench.host,), say=lambda *_: None).rows
     assert row.facts["job j in /workspace/out-2"].startswith("running, ")
+    samples: list[Sample] = []
+    tail_metrics(
+        bench.fleet, (bench.host,), show=lambda _, sample: samples.append(sample), say=lambda *_: None, once=True
+    )
+    (seen,) = samples[0].jobs
+    assert (seen.output, (seen.progress or {})["status"]) == ("/workspace/out-2", "running")
     second = replace(bench.job, name="k", output="/workspace/k")
     fleet = Fleet(Path("x.yaml"), (bench.host,), (bench.job, second))
     (row,) = resume(fleet, second, Resume(), say=lambda *_: None).rows

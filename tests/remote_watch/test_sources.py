@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -380,3 +381,17 @@ def test_a_jobs_progress_is_what_the_file_says_or_unknown(
     assert sample.progress == progress
     assert (sample.age_s is None) == (text is None)
     assert json.dumps(sample.progress)
+
+
+def test_the_run_that_wrote_last_is_the_jobs_whichever_output_it_has(tmp_path: Path) -> None:
+    own, second, third = (tmp_path / name for name in ("out", "out-2", "out-3"))
+    job = WatchedJob("j", str(own), (str(second), str(third)))
+    assert observe_job(job).output == str(own)
+    for place, status, age_s in ((own, "done", 60), (second, "running", 5)):
+        place.mkdir()
+        path = place / "progress.json"
+        path.write_text(json.dumps({"status": status}))
+        os.utime(path, (time.time() - age_s,) * 2)
+    assert (observe_job(job).output, observe_job(job).progress) == (str(second), {"status": "running"})
+    os.utime(own / "progress.json")
+    assert observe_job(job).progress == {"status": "done"}
