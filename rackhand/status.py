@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rackhand.contract.job import JobState
+from rackhand.contract.job import JobState, Progress
 from rackhand.contract.servers import OwnServer, Stray
 from rackhand.facts import Facts, GpuFacts
 from rackhand.inventory import Host, expand
@@ -53,14 +53,21 @@ def gpu_statuses(host: Host, facts: Facts) -> tuple[GpuStatus, ...]:
 
 
 def job_word(state: JobState, pane: Pane | None) -> str:
-    """running, not running, done, stopped, or how its last generator ended."""
+    """running, draining, paused with why, not running, done, stopped, or how its last generator ended."""
     if state.pid is not None:
-        return "running"
+        return _at_work(state.progress, state.pid)
     if state.progress is not None and state.progress.status in ("done", "stopped"):
         return state.progress.status
     if pane is not None and pane.dead and pane.status:
         return f"ended with status {pane.status}"
     return "not running"
+
+
+def _at_work(progress: Progress | None, pid: int) -> str:
+    """A progress that another generator left says nothing of this one."""
+    if progress is None or progress.pid != pid or progress.status not in ("draining", "paused"):
+        return "running"
+    return f"{progress.status} ({progress.message})" if progress.message else progress.status
 
 
 def stray_lines(facts: Facts) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ GPUS = 8
 def samples_of(case: dict[str, Any]) -> list[Sample]:
     seconds, interval_s = case.get("seconds", 30), 2
     count = int(seconds / interval_s) + 1
-    jobs = (JobSample("j", "/o", case["progress"]),) if "progress" in case else ()
+    jobs = (JobSample("j", "/o", case["progress"], case.get("progress_age_s", 0.5)),) if "progress" in case else ()
     return [
         Sample(
             100.0 + n * interval_s,

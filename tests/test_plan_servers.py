@@ -178,6 +178,13 @@ PROGRESS = Progress(100, 5, 1, 2.5, 1.25, 0, 0, 0.0, 0.1, 0, 0, "stopped", in_fl
 RUNNING = JobState("/o", pid=4, finished=6, progress=PROGRESS)
 
 
+def at_work(status: str, *, pid: int) -> JobState:
+    """A generator with pid 4 runs; the progress is of `pid`."""
+    return dataclasses.replace(
+        RUNNING, progress=dataclasses.replace(PROGRESS, status=status, pid=pid, message="disk full")
+    )
+
+
 def test_a_job_is_started_with_every_server_and_its_own_words() -> None:
     action = plan_resume(HOST, JOB, JobState("/out", exists=True, finished=7), servers_of(HOST, [0, 1]))
     assert action is not None
@@ -239,6 +246,13 @@ def test_a_wrong_concurrency_is_refused(text: str) -> None:
         (JobState("/o"), None, "not running", "0 done"),
         (RUNNING, None, "running", "6 of 100 done, 1 failed, 2.5/s, 1.2 h left, 4 in flight"),
         (dataclasses.replace(RUNNING, pid=None), None, "stopped", "6 of 100 done, 1 failed, 1.2 h left"),
+        (
+            at_work("paused", pid=4),
+            None,
+            "paused (disk full)",
+            "6 of 100 done, 1 failed, 2.5/s, 1.2 h left, 4 in flight",
+        ),
+        (at_work("paused", pid=3), None, "running", "6 of 100 done, 1 failed, 2.5/s, 1.2 h left, 4 in flight"),
         (JobState("/o"), Pane("gen", 1, dead=True, status=3, digest=""), "ended with status 3", "0 done"),
     ],
 )

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 from rackhand.contract.watch import Sample
-from rackhand.diagnose.figures import LEAST_SAMPLES, gpu_figures, host_figures, mean_figures, projected
+from rackhand.diagnose.figures import LEAST_SAMPLES, gpu_figures, host_figures, mean_figures, pause_words, projected
 from rackhand.diagnose.limits import CAPS, FEEDING, MEMORY, STEPS
 from rackhand.diagnose.rule import Rule, holds, render_words
 from rackhand.diagnose.rules import BROKEN, HARDWARE
@@ -21,6 +22,7 @@ WINDOW_S = 30.0
 RULES: tuple[Rule, ...] = (*BROKEN, *HARDWARE, *MEMORY, *STEPS, *FEEDING, *CAPS)
 FED_TOO_LITTLE = frozenset({"client-bound", "client-slow"})
 LINES = 3
+NO_TEXTS: Mapping[str, str] = MappingProxyType({})
 
 Confidence = Literal["high", "medium", "low"]
 
@@ -69,13 +71,13 @@ def diagnose(samples: Sequence[Sample], *, window_s: float = WINDOW_S) -> Diagno
     """Of the last `window_s` seconds of one host's samples, which are in order of time."""
     window = last_seconds(samples, window_s)
     gpus = gpu_figures(window)
-    met = {gpu: _met(figures) for gpu, figures in gpus.items()}
+    figures = host_figures(window, gpus)
+    of_host = [rule for rule in RULES if rule.scope == "host" and holds(rule.when, figures)]
+    met = {gpu: _met(own, of_host) for gpu, own in gpus.items()}
     verdicts: list[Verdict] = []
     for rule in RULES:
-        if rule.scope == "host":
-            figures = host_figures(window, gpus)
-            if holds(rule.when, figures):
-                verdicts.append(_verdict(rule, "now", (), figures, ()))
+        if rule in of_host:
+            verdicts.append(_verdict(rule, "now", (), figures, (), texts=pause_words(window)))
             continue
         hit = tuple(gpu for gpu in gpus if rule.name in met[gpu])
         if hit:
@@ -86,11 +88,11 @@ def diagnose(samples: Sequence[Sample], *, window_s: float = WINDOW_S) -> Diagno
     return Diagnosis(course_of(samples, window_s=window_s), seconds, len(window), tuple(verdicts))
 
 
-def _met(figures: Mapping[str, float]) -> frozenset[str]:
-    """The GPU rules that hold, without those that an earlier one hides."""
+def _met(figures: Mapping[str, float], of_host: Sequence[Rule] = ()) -> frozenset[str]:
+    """The GPU rules that hold, without those that one of the host's or an earlier one hides."""
     met: list[Rule] = []
     for rule in RULES:
-        if rule.scope != "gpu" or any({rule.name, "*"} & other.hides for other in met):
+        if rule.scope != "gpu" or any({rule.name, "*"} & other.hides for other in (*of_host, *met)):
             continue
         if holds(rule.when, figures):
             met.append(rule)
@@ -112,8 +114,10 @@ def _verdict(
     gpus: tuple[int, ...],
     figures: Mapping[str, float],
     lines: tuple[str, ...],
+    *,
+    texts: Mapping[str, str] = NO_TEXTS,
 ) -> Verdict:
-    words: dict[str, float | str] = {**figures, "gpus": ",".join(map(str, gpus))}
+    words: dict[str, float | str] = {**figures, **texts, "gpus": ",".join(map(str, gpus))}
     evidence: list[str] = []
     for line in rule.evidence:
         text = render_words(line, words)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
-from rackhand.contract.watch import GpuSample, Sample
+from rackhand.contract.watch import GpuSample, JobSample, Sample
 from rackhand.steady import relative_change
 
 SETTLED_CHANGE = 0.10
@@ -18,6 +18,8 @@ LEAST_SAMPLES = 4
 EQUAL_RUNNING = 0.25
 """GPUs are compared with those that run as many requests, within this share."""
 DEFAULT_CHUNK = 4096
+WRITTEN_WITHIN_S = 60.0
+"""A generator at work, paused or not, writes its progress every few seconds."""
 LIVE = ("running", "draining", "stalled")
 MEANS = {
     "running": "running", "cap": "cap", "queue": "queue", "kv": "kv_usage", "mamba": "mamba_usage", "tok_s": "tok_s",
@@ -55,9 +57,30 @@ def host_figures(window: Sequence[Sample], gpus: Mapping[int, Mapping[str, float
         found["xids"] = len(last.xids)
         if last.disk_free_gib is not None:
             found["disk_free_gib"] = last.disk_free_gib
+        paused = _paused(window)
+        found["paused"] = float(paused is not None)
+        if paused is not None and paused.age_s is not None:
+            found["paused_age_s"] = paused.age_s
     if util := found.get("util_pct"):
         found["util_gain"] = 100 / util
     return found
+
+
+def pause_words(window: Sequence[Sample]) -> dict[str, str]:
+    """Which job is paused, and what its generator says of it."""
+    paused = _paused(window)
+    if paused is None or paused.progress is None:
+        return {}
+    return {"paused_job": paused.name, "paused_for": str(paused.progress.get("message") or "it doesn't say why")}
+
+
+def _paused(window: Sequence[Sample]) -> JobSample | None:
+    """A progress.json that nobody writes any more is what a generator left that ended while it was paused."""
+    for job in window[-1].jobs if window else ():
+        is_fresh = job.age_s is None or job.age_s < WRITTEN_WITHIN_S
+        if job.progress is not None and job.progress.get("status") == "paused" and is_fresh:
+            return job
+    return None
 
 
 def mean_figures(several: Sequence[Mapping[str, float]]) -> dict[str, float]:

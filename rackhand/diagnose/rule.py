@@ -51,8 +51,8 @@ class Change:
 class Rule:
     """`when` makes the verdict, `sure` makes it certain; `says` and `evidence` are words with figures in them, and
     a line of evidence with an unknown figure is left out. `hides` names the verdicts that it makes meaningless on the
-    same GPU, `*` all of them. A `host` rule is asked once for all GPUs. An `is_limit` is what a server meets when it
-    gets more requests; only those are looked at for what comes next."""
+    same GPU, `*` all of them. A `host` rule is asked once for all GPUs, and hides on all of them. An `is_limit` is what
+    a server meets when it gets more requests; only those are looked at for what comes next."""
 
     name: str
     when: AnyOf

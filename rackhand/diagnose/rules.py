@@ -19,6 +19,20 @@ KV_FREE = If("kv", "<", KV_FULL)
 
 BROKEN = (
     Rule(
+        name="paused",
+        scope="host",
+        when=((If("paused", ">=", 1),),),
+        sure=((If("paused", ">=", 1),),),
+        says="job {paused_job} is paused: {paused_for}",
+        evidence=("its generator said so {paused_age_s:.0f} s ago",),
+        changes=(
+            Change(
+                "put right what it names; the generator looks again and goes on by itself", "the job goes on", "nothing"
+            ),
+        ),
+        hides=frozenset({"idle", "client-bound", "client-slow"}),
+    ),
+    Rule(
         name="down",
         when=((If("down", ">=", 1),),),
         sure=((If("down", ">=", 1),),),

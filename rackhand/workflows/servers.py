@@ -104,7 +104,7 @@ def add_status(task: Task, jobs: Sequence[Job], facts: Facts) -> None:
         task.facts[f"job {job.name}"] = f"{job_word(own, facts.panes.get(job.session))}, {render_progress(own)}"
         for state in others:
             if state.pid is not None:
-                task.facts[f"job {job.name} in {state.output}"] = f"running, {render_progress(state)}"
+                task.facts[f"job {job.name} in {state.output}"] = f"{job_word(state, None)}, {render_progress(state)}"
     if not facts.gpus:
         task.facts["GPUs"] = facts.gpus_problem
 
