@@ -19,8 +19,10 @@ from rackhand.inventory import Api, ProxmoxLxc
 from rackhand.secrets import Secret
 from rackhand.transport.ssh_config import resolve
 
-TIMEOUT_S = 30
+TIMEOUT_S = 10
 ATTEMPTS = 3
+ASKED_AGAIN_WITHIN_S = 5.0
+"""A question is asked again only while so little time is lost: an API that is stuck is waited for once."""
 POLL_S = 0.3
 
 logging.getLogger("proxmoxer").setLevel(logging.WARNING)
@@ -28,7 +30,7 @@ logging.getLogger("proxmoxer").setLevel(logging.WARNING)
 
 
 class Node:
-    """One Proxmox host's API. Nothing is asked before the first method."""
+    """One Proxmox host's API. Nothing is asked before the first method; UnreachableError when nothing answers."""
 
     def __init__(self, road: ProxmoxLxc, token: Secret, *, where: str, limit_s: float = 120.0) -> None:
         if road.api is None:
@@ -72,12 +74,13 @@ class Node:
         raise DeadlineError(f"{vmid} not started within {self._limit_s:.0f} s", where=self._where, hint="is it locked?")
 
     def _get(self, what: str, ask: Callable[[], Any], vmid: int | None = None) -> Any:
+        begin = time.monotonic()
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 with self._explained(what, vmid):
                     return _data(ask(), self._url, self._where)
-            except (UnreachableError, DeadlineError):  # noqa: PERF203
-                if attempt == ATTEMPTS:
+            except UnreachableError:  # noqa: PERF203
+                if attempt == ATTEMPTS or time.monotonic() - begin > ASKED_AGAIN_WITHIN_S:
                     raise
                 time.sleep(0.5 * attempt)
         raise UnreachableError(f"no answer to {what}", where=self._where)
@@ -92,7 +95,7 @@ class Node:
             raise _why_tls(error, self._api_spec, self._url, self._where) from error
         except requests.exceptions.Timeout as error:
             hint = f"is pveproxy stuck? On the host, `pct start {self._road.vmid}` does without it"
-            raise DeadlineError(f"{self._url} gave no answer to {what}", where=self._where, hint=hint) from error
+            raise UnreachableError(f"{self._url} gave no answer to {what}", where=self._where, hint=hint) from error
         except (requests.exceptions.RequestException, proxmoxer.AuthenticationError) as error:
             hint = "is pveproxy running, and the port open from here?"
             raise UnreachableError(f"no API at {self._url}", where=self._where, hint=hint, detail=str(error)) from error

@@ -1,15 +1,21 @@
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
 import requests
 from proxmoxer import ResourceException
 
-from rackhand.errors import PreconditionError, RackhandError, RemoteError, UnreachableError
-from rackhand.inventory import Api, ProxmoxLxc, SecretRef, Ssh
+from rackhand import proxmox
+from rackhand.apply.container import start_container
+from rackhand.command import Argv, Completed
+from rackhand.errors import AuthError, PreconditionError, RackhandError, RemoteError, UnreachableError
+from rackhand.inventory import Api, Host, ProxmoxLxc, SecretRef, Ssh
 from rackhand.proxmox import Node
 from rackhand.secrets import Secret
+from rackhand.transport import Stdin
+from rackhand.transport.via import pct
 
 UPID = "UPID:pve1:1:2:3:vzstart:200:root@pam!t:"
 
@@ -108,3 +114,57 @@ def test_the_token_shows_in_no_error_or_repr() -> None:
     with pytest.raises(UnreachableError) as caught:
         made.version()
     assert "s3cret" not in f"{caught.value!r} {caught.value.detail} {made!r} {vars(made)['_client']!r}"
+
+
+class Pct:
+    """The Proxmox host's shell: it starts what it is asked to."""
+
+    where = "pve1"
+
+    def __init__(self) -> None:
+        self.asked: list[Argv] = []
+
+    def exec(self, argv: Argv, *, stdin: Stdin = b"", deadline_s: float = 60.0) -> Completed:
+        self.asked.append(argv)
+        return Completed(argv, 0, b"", b"", 0.0)
+
+    def stream(self, *_: object, **__: object) -> Any:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+def started(url: str) -> tuple[list[Argv], list[str]]:
+    """The commands that came to the Proxmox host, and what was said."""
+    api, shell, said = Api("root@pam!t", SecretRef(command=("echo", "s")), url=url), Pct(), list[str]()
+    host = Host("pve1", ProxmoxLxc(Ssh("pve1"), 200, api, "n1"))
+    try:
+        start_container(pct(shell, 200), host, said.append)
+    except RackhandError as error:
+        said.append(str(error))
+    return shell.asked, said
+
+
+def test_an_api_that_is_down_or_stuck_is_done_without_after_saying_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxmox, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(proxmox, "ASKED_AGAIN_WITHIN_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as stuck:
+        stuck_url = f"https://127.0.0.1:{stuck.getsockname()[1]}"
+        for url, why in (
+            ("https://127.0.0.1:9", "no API at https://127.0.0.1:9; doing without it"),
+            (stuck_url, f"{stuck_url} gave no answer to status of 200; doing without it"),
+        ):
+            asked, said = started(url)
+            assert asked == [("pct", "start", "200")]
+            assert said == ["starting container 200 through the API", why, "pct start 200"]
+
+
+@pytest.mark.parametrize("refusal", [AuthError("401"), PreconditionError("403"), RemoteError("the start failed")])
+def test_what_the_api_refuses_is_done_no_other_way(refusal: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_node: Node, _vmid: int) -> None:
+        raise refusal
+
+    monkeypatch.setattr(Node, "start", refuse)
+    asked, said = started("https://127.0.0.1:9")
+    assert (asked, said[1:]) == ([], [str(refusal)])

@@ -1,12 +1,12 @@
-"""Start a stopped container: by the API where the inventory has one, else by pct."""
+"""Start a stopped container: by the API where the inventory has one that answers, else by pct."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 
-from rackhand.errors import PreconditionError, RemoteError
-from rackhand.inventory import Host, ProxmoxLxc
+from rackhand.errors import PreconditionError, RemoteError, UnreachableError
+from rackhand.inventory import Api, Host, ProxmoxLxc
 from rackhand.transport import Transport
 from rackhand.transport.via import Via, explain_pct
 
@@ -14,18 +14,19 @@ LIMIT_S = 120.0
 
 
 def start_container(transport: Transport, host: Host, say: Callable[[str], None]) -> None:
-    """Returns when it runs, also when it did already."""
+    """Returns when it runs, also when it did already. An API that can't be reached is done without; one that refuses
+    is an error."""
     road = host.road
     if not isinstance(road, ProxmoxLxc) or not isinstance(transport, Via):
         raise PreconditionError("only a container can be started", where=host.where)
     if road.api is not None:
-        from rackhand.proxmox import Node
-        from rackhand.secrets import resolve
-
         say(f"starting container {road.vmid} through the API")
-        token = resolve(road.api.token, os.environ)
-        Node(road, token, where=host.name, limit_s=LIMIT_S).start(road.vmid)
-        return
+        try:
+            _start_by_api(road, road.api, host.name)
+        except UnreachableError as error:
+            say(f"{error.what}; doing without it")
+        else:
+            return
     say(f"pct start {road.vmid}")
     done = transport.inner.exec(("pct", "start", str(road.vmid)), deadline_s=LIMIT_S)
     said = done.stderr.decode(errors="replace").strip()
@@ -33,3 +34,10 @@ def start_container(transport: Transport, host: Host, say: Callable[[str], None]
         raise explain_pct(done, host.where) or RemoteError(
             f"pct start failed: {said or f'status {done.status}'}", where=host.where, hint="see its log there"
         )
+
+
+def _start_by_api(road: ProxmoxLxc, api: Api, where: str) -> None:
+    from rackhand.proxmox import Node
+    from rackhand.secrets import resolve
+
+    Node(road, resolve(api.token, os.environ), where=where, limit_s=LIMIT_S).start(road.vmid)
