@@ -57,11 +57,11 @@ HELP = {
 }
 
 
-def fleet_and_hosts(inventory: str, hosts: str) -> tuple[Fleet, tuple[Host, ...]]:
-    """The inventory's fleet, and the hosts named, or all."""
+def fleet_and_hosts(inventory: str, hosts: str, *, needs_secrets: bool = False) -> tuple[Fleet, tuple[Host, ...]]:
+    """The inventory's fleet, and the hosts named, or all. Without `needs_secrets` their variables needn't be set."""
     from rackhand.load import load
 
-    fleet = load(inventory, os.environ)
+    fleet = load(inventory, os.environ, needs_secrets=needs_secrets)
     return fleet, fleet.select(hosts)
 
 
@@ -85,7 +85,7 @@ def deploy(
     from rackhand.workflows.deploy import Choice
     from rackhand.workflows.deploy import deploy as work
 
-    fleet, targets = fleet_and_hosts(inventory, hosts)
+    fleet, targets = fleet_and_hosts(inventory, hosts, needs_secrets=True)
     choice = Choice(dry_run=dry_run, yes=yes, confirm=ask())
     return tell(work(fleet, targets, say=progress(), choice=choice), as_json=json, verbose=verbose)
 
@@ -119,7 +119,7 @@ def restart_servers(
 
     seconds, at_once = checked_seconds(timeout, "timeout"), checked_count(at_once, "at-once")
     wish = Restart(parse_gpus(gpus), parse_overrides(set or ()), seconds, adopt=adopt, at_once=at_once)
-    fleet, targets = fleet_and_hosts(inventory, hosts)
+    fleet, targets = fleet_and_hosts(inventory, hosts, needs_secrets=True)
     choice = Choice(dry_run=dry_run, yes=yes, confirm=ask())
     return tell(work(fleet, targets, wish, say=progress(), choice=choice), as_json=json, verbose=verbose)
 
@@ -331,7 +331,7 @@ def history(
     from rackhand.workflows.history import history as work
     from rackhand.workflows.history import tell_history
 
-    fleet = load(inventory, os.environ)
+    fleet = load(inventory, os.environ, needs_secrets=False)
     with screen(json=json) as out:
         tell_history(out, work(fleet, os.environ, fleet.job(job or None).name, since=since, export=export))
     return 0
@@ -350,7 +350,7 @@ def report(
     from rackhand.tell import tell
     from rackhand.workflows.report import report as work
 
-    fleet = load(inventory, os.environ)
+    fleet = load(inventory, os.environ, needs_secrets=False)
     made = work(fleet, os.environ, fleet.job(job or None), now=time(), since=since, output=output)
     return tell(made, as_json=json, verbose=False)
 
@@ -368,7 +368,7 @@ def compare_runs(
     from rackhand.render import screen
     from rackhand.workflows.compare import compare_runs as work
 
-    fleet = load(inventory, os.environ)
+    fleet = load(inventory, os.environ, needs_secrets=False)
     with screen(json=json) as out:
         out.compare(work(fleet, os.environ, fleet.job(job or None).name, (run_a, run_b)))
     return 0
@@ -388,7 +388,7 @@ def prompts_check(c: Context, *, file: str = "", inventory: str = "lab", job: st
 
     if file and not job:
         return tell_checked(check_file(file), as_json=json)
-    fleet = load(inventory, os.environ)
+    fleet = load(inventory, os.environ, needs_secrets=False)
     chosen = fleet.job(job or None)
     found = check_file(file, chosen) if file else check_job(fleet, chosen, say=progress())
     return tell_checked(found, as_json=json)
@@ -406,7 +406,7 @@ def verify(c: Context, *, inventory: str = "lab", job: str = "", json: bool = Fa
     from rackhand.tell import progress
     from rackhand.workflows.checks import verify as work
 
-    fleet = load(inventory, os.environ)
+    fleet = load(inventory, os.environ, needs_secrets=False)
     return tell_checked(work(fleet, fleet.job(job or None), say=progress()), as_json=json)
 
 

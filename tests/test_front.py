@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from invoke.context import Context
 from invoke.exceptions import Exit
 
 from rackhand.errors import PreconditionError, RackhandError, RemoteError, UsageError
@@ -138,3 +139,21 @@ def test_a_verb_ends_with_the_code_it_returns() -> None:
         verb(help={})(lambda _context: 3).body(None)
     assert ended.value.code == 3
     assert verb(help={})(lambda _context: 0).body(None) is None
+
+
+def test_only_verbs_that_use_secrets_need_their_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, bool] = {}
+
+    def load(_name: str, _environ: object, *, needs_secrets: bool = True) -> None:
+        asked[verb_name] = needs_secrets
+        raise UsageError("seen")
+
+    monkeypatch.setattr("rackhand.load.load", load)
+    ns = importlib.import_module("tasks").ns
+    words = {"compare": ("1", "2")}
+    for verb_name in ("deploy", "restart-servers", "resume", "stop", "status", "tail-metrics", "record", "diagnose",
+                      "capacity", "history", "compare", "report", "verify", "prompts.check"):  # fmt: skip
+        with pytest.raises(Exit):
+            ns[verb_name](Context(), *words.get(verb_name, ()))
+    assert {name for name, needs in asked.items() if needs} == {"deploy", "restart-servers", "resume"}
+    assert len(asked) == 14

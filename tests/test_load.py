@@ -31,6 +31,14 @@ def test_a_wrong_inventory_shows_all_its_mistakes_where_they_stand(path: Path) -
     assert mistakes_in(path) == path.with_suffix(".txt").read_text().splitlines()
 
 
+def test_a_secrets_variable_must_be_set_only_where_secrets_are_needed(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("hosts: {a: {type: ssh, ssh: a, env: {variables: {HF_TOKEN: {env: UNSET}}}}}\n")
+    assert mistakes_in(path)[0].endswith("environment variable UNSET is not set; export UNSET=...")
+    variables = load(path, ENVIRON, needs_secrets=False).hosts[0].env.variables
+    assert variables == {"HF_TOKEN": SecretRef(env="UNSET")}
+
+
 def test_no_mistake_repeats_a_secret_that_stands_in_the_file() -> None:
     shown = "\n".join(mistakes_in(DATA / "wrong" / "secrets.yaml") + mistakes_in(DATA / "wrong" / "flags.yaml"))
     for secret in ("0a1b2c", "hf_clear", "AKIAABCDEFGHIJKLMNOP", "sk-abcdefghij", "clear;"):

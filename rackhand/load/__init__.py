@@ -1,7 +1,8 @@
 """YAML → Fleet: every mistake at once, with file, line and the nearest right name.
 
-Nothing is asked of any host, and no secret is read: an environment variable must be set, a command runs at its first
-use. `src` files must be there; ssh_config, ca and upload files are looked for when they are used.
+Nothing is asked of any host, and no secret is read: where secrets are needed an environment variable must be set, a
+command runs at its first use. `src` files must be there; ssh_config, ca and upload files are looked for when they are
+used.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from rackhand.load.sections import Context
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
-def load(path_or_name: str | Path, environ: Mapping[str, str]) -> Fleet:
+def load(path_or_name: str | Path, environ: Mapping[str, str], *, needs_secrets: bool = True) -> Fleet:
     """The inventory of that name (`inventory/NAME.yaml` in the checkout, then in the current directory) or path.
 
     A path has a slash or ends in .yaml or .yml. Raises InventoryError with all mistakes, UsageError when no such file
-    can be read.
+    can be read. Without `needs_secrets` a secret's environment variable that isn't set is no mistake.
     """
     path = find(path_or_name)
     try:
@@ -32,15 +33,15 @@ def load(path_or_name: str | Path, environ: Mapping[str, str]) -> Fleet:
         raise UsageError(
             f"can't be read: {error.strerror}", where=_shown(path), hint="choose with --inventory"
         ) from None
-    return load_text(data, path, environ)
+    return load_text(data, path, environ, needs_secrets=needs_secrets)
 
 
-def load_text(data: bytes, path: Path, environ: Mapping[str, str]) -> Fleet:
+def load_text(data: bytes, path: Path, environ: Mapping[str, str], *, needs_secrets: bool = True) -> Fleet:
     """The fleet that `data` describes, as if it stood in `path`. Raises nothing but InventoryError."""
     root, mistakes = parse_yaml(data, _shown(path))
     fleet = None
     if root is not None:
-        fleet = read_fleet(root, path, Context(path.absolute().parent, environ, mistakes))
+        fleet = read_fleet(root, path, Context(path.absolute().parent, environ, mistakes, needs_secrets))
     if mistakes.found or fleet is None:
         raise InventoryError(mistakes.sorted())
     return fleet

@@ -21,11 +21,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What reading needs beside the value: where relative paths start, which variables are set, and the mistakes."""
+    """What reading needs beside the value: where relative paths start, which variables are set, whether those of
+    secrets must be, and the mistakes."""
 
     base: Path
     environ: Mapping[str, str]
     mistakes: Mistakes
+    needs_secrets: bool = True
 
     def wrong(self, value: Value, what: str, hint: str = "", *, line: int | None = None) -> None:
         self.mistakes.add(value.line if line is None else line, f"{value.name or 'inventory'}: {what}", hint)
@@ -218,13 +220,14 @@ def container_path(value: Value, ctx: Context) -> str:
 
 
 def secret(value: Value, ctx: Context) -> SecretRef:
-    """{env: NAME} or {command: [word, ...] | text}. A variable must be set; a command runs at its first use."""
+    """{env: NAME} or {command: [word, ...] | text}. A variable must be set where secrets are needed; a command runs at
+    its first use."""
     if not isinstance(value, Table):
         raise WrongError("a secret can't stand in the inventory", "write {env: NAME} or {command: [...]}")
     found = read_section(value, SECRET, ctx)
     if len(value.entries.keys() & SECRET.keys()) != 1:
         raise WrongError("needs either env or command", "write {env: NAME} or {command: [...]}")
-    if "env" in found and not ctx.environ.get(found["env"]):
+    if ctx.needs_secrets and "env" in found and not ctx.environ.get(found["env"]):
         raise WrongError(f"environment variable {found['env']} is not set", f"export {found['env']}=...")
     return SecretRef(env=found.get("env"), command=found.get("command"), cwd=ctx.base if "command" in found else None)
 
