@@ -75,7 +75,7 @@ class _Tally:
     def __init__(self) -> None:
         self.whole = True
         self._lines = self._rows = self._tools = self._systems = self._crlf = self._nul = self._empty = 0
-        self._longest = 0
+        self._longest = self._undecodable = 0
         self._bom = False
         self._shapes: Counter[str] = Counter()
         self._bad: list[NamedLine] = []
@@ -89,6 +89,7 @@ class _Tally:
         self._lines += 1
         self._longest = max(self._longest, len(line))
         self._crlf += line.endswith(b"\r\n")
+        self._undecodable += isinstance(row, BadRow) and row.reason.startswith("not UTF-8")
         self._nul += b"\0" in line
         self._bom |= index == 0 and line.startswith(b"\xef\xbb\xbf")
         if row is None:
@@ -148,6 +149,8 @@ class _Tally:
             notes.append("begins with a byte order mark, which is skipped")
         if self._crlf:
             notes.append(f"{self._crlf} lines end with CRLF, which is fine")
+        if self._undecodable:
+            notes.append(f"{self._undecodable} lines are not UTF-8")
         if self._nul:
             notes.append(f"{self._nul} lines hold raw NUL bytes")
         if not self.whole and self._lines:

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rackhand.contract.checks import PromptsCheck, Verified
+from rackhand.contract.job import PROMPT_COLUMNS
 from rackhand.errors import PreconditionError
 from rackhand.inventory import Fleet, Host, Job
 from rackhand.load import load_text
@@ -21,10 +24,11 @@ from rackhand.transport.local import Local
 from rackhand.workflows.checks import check_file, check_job
 from rackhand.workflows.checks import verify as verify_job
 from rackhand.workflows.fleet import Roads
-from remote.check_prompts import Seen
+from remote.check_prompts import Seen, check_prompts
 from remote.ledger import Batch
 from remote.quality import DEFAULT, quality_of
 from remote.recovery import open_ledger
+from remote.shapes import Reading
 from remote.verify import verify
 
 ROWS: list[Any] = [
@@ -146,6 +150,49 @@ def test_bad_records_are_counted_by_the_jobs_own_options(tmp_path: Path) -> None
     assert any("1 short (25.0%)" in line for line in verified_lines(found))
     lenient = verify(tmp_path, quality_of({"min_tokens": 1, "max_repetition": 1000}))
     assert (lenient.faults, Checked("x", lenient).exit_code) == ({"length": 1}, 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "rows", "bad", "note"),
+    [
+        (b'{"prompt": "a"}\n{"prompt": "\xff"}\n', 2, 1, "1 lines are not UTF-8"),
+        (b'{"prompt": "a\0b"}\n', 1, 1, "1 lines hold raw NUL bytes"),
+        (b'\xef\xbb\xbf{"prompt": "a"}\n', 1, 0, "byte order mark"),
+        (b'{"prompt": "a"}\r\n\r\n', 1, 0, "2 lines end with CRLF"),
+        (b'{"prompt": "a"}', 1, 0, "the last line has no newline"),
+        (b'{"prompt": "' + b"a" * (50 << 20) + b'"}\n{"prompt": "b"}\n', 2, 0, "the longest line has 52428815 bytes"),
+    ],
+    ids=["not UTF-8", "NUL", "BOM", "CRLF", "no last newline", "50 MB line"],
+)
+def test_what_is_odd_in_a_file_is_counted(tmp_path: Path, data: bytes, rows: int, bad: int, note: str) -> None:
+    (tmp_path / "p.jsonl").write_bytes(data)
+    found = check_prompts(tmp_path / "p.jsonl", Reading())
+    assert (found.rows, found.bad_lines) == (rows, bad)
+    assert any(note in said for said in found.notes)
+
+
+JUNK = st.lists(
+    st.one_of(
+        st.binary(max_size=30),
+        st.dictionaries(st.sampled_from([*PROMPT_COLUMNS, "x"]), st.recursive(
+            st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from(["user", "gpt", "[]"]),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+                st.sampled_from(["role", "content", "from", "value", "tool_calls", "text"]), inner, max_size=3),
+            max_leaves=6), max_size=4).map(lambda row: json.dumps(row).encode()),
+    ),
+    max_size=8,
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(lines=JUNK, last=st.sampled_from(["drop", "continue"]))
+def test_no_file_is_too_odd_to_be_read(lines: list[bytes], last: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / "junk.jsonl"
+    path.write_bytes(b"\n".join(lines))
+    found = check_prompts(path, Reading(last_assistant=last, keep=("x",)))
+    assert found.rows == found.bad_lines + sum(found.shapes.values())
+    assert found.lines == found.blank + found.rows
+    assert list(prompts_lines(found))
 
 
 def test_an_empty_file_and_an_empty_output_have_nothing_wrong(tmp_path: Path) -> None:

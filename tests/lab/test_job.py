@@ -15,9 +15,11 @@ import pytest
 from lab import container
 from lab import host as lab_host
 from lab.place import LabOptions, Place
+from rackhand.contract.checks import PromptsCheck, Verified
 from rackhand.contract.watch import Sample
 from rackhand.inventory import Env, Fleet, Host, Job, ProxmoxLxc, ServerSpec, Ssh
 from rackhand.report import Report
+from rackhand.workflows.checks import check_job, verify
 from rackhand.workflows.deploy import Choice, deploy
 from rackhand.workflows.job import Resume, Stop, resume, stop
 from rackhand.workflows.metrics import tail_metrics
@@ -153,6 +155,13 @@ def test_a_job_survives_a_dead_server_and_a_dead_generator_and_is_done_once(benc
     assert sorted(bench.records()) == list(range(DONE_BEFORE, PROMPTS))
     await_true(lambda: observe_lock(bench.output) is None, "the generator ended")
     assert what(bench.resume())[0].startswith(f"job j: done, {PROMPTS} of {PROMPTS} done")
+    output = verify(bench.fleet, bench.job, say=lambda *_: None).found
+    assert isinstance(output, Verified)
+    assert (output.records, output.imported, output.problems) == (PROMPTS - DONE_BEFORE, DONE_BEFORE, ())
+    prompts = check_job(bench.fleet, replace(bench.job, upload=None), say=lambda *_: None)
+    assert (prompts.where, prompts.exit_code) == ("pve1/ct200", 0)
+    assert isinstance(prompts.found, PromptsCheck)
+    assert (prompts.found.rows, prompts.found.duplicates) == (PROMPTS, 0)
 
 
 def test_new_starts_another_output_that_every_verb_sees_at_work(bench: Bench) -> None:
