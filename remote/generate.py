@@ -106,6 +106,7 @@ def _open(options: GenerateOptions, log: LogLines) -> tuple[Lock, Ledger, KnownP
             retry_failed=options.retry_failed,
             retry_rejected=options.retry_rejected,
             compress=options.compress,
+            shard_s=options.shard_s,
         )
     except BaseException:
         lock.release()

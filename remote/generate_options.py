@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rackhand.contract.job import PROMPT_COLUMNS, root_url
-from remote.ledger import SHARD_BYTES
+from remote.ledger import SHARD_BYTES, SHARD_S
 from remote.object_store import is_store
 from remote.quality import Quality, parse_quality
 from remote.shapes import Reading
@@ -36,6 +36,7 @@ class GenerateOptions:
     drain_timeout_s: float
     timeout_floor_s: float
     shard_bytes: int
+    shard_s: float
     quality: Quality
     reading: Reading
     compress: bool
@@ -66,6 +67,7 @@ def parse_options(argv: list[str]) -> GenerateOptions:
     add("--drain-timeout", type=float, default=60.0, metavar="S", help="seconds for requests in flight after a signal")
     add("--timeout-floor", type=float, default=120.0, metavar="S", help="shortest deadline of a request, seconds")
     add("--shard-bytes", type=_positive, default=SHARD_BYTES, metavar="B", help="a shard is closed at this size")
+    add("--shard-seconds", type=float, default=SHARD_S, metavar="S", help="a shard is closed at this age")
     add("--quality", type=_quality, default="default", metavar="default|off|FILE", help="checks of each completion")
     add("--compress", choices=("zstd",), help="compress shards: one frame with a checksum a commit group")
     add(
@@ -96,6 +98,7 @@ def parse_options(argv: list[str]) -> GenerateOptions:
         drain_timeout_s=found.drain_timeout,
         timeout_floor_s=found.timeout_floor,
         shard_bytes=found.shard_bytes,
+        shard_s=found.shard_seconds,
         quality=found.quality,
         compress=found.compress == "zstd",
         object_store=found.object_store,

@@ -11,7 +11,8 @@ Synchronous, one writer: `committer` calls it from its thread. `recovery` opens 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -25,11 +26,13 @@ from remote.shards import Closed, manifest_line, shard_name
 from remote.zstd_frames import Frames
 
 SHARD_BYTES = 256 << 20
+SHARD_S = 3600.0
 
 
 @dataclass
 class OpenShard:
-    """The shard that grows. `digest` is of the bytes that are synced."""
+    """The shard that grows. `digest` is of the bytes that are synced; `began`: when this run first wrote to it, by
+    the ledger's clock."""
 
     number: int
     file: AppendFile
@@ -37,6 +40,7 @@ class OpenShard:
     count: int = 0
     first_index: int | None = None
     last_index: int | None = None
+    began: float = 0.0
 
     def note(self, indices: Sequence[int]) -> None:
         low, high = min(indices), max(indices)
@@ -87,6 +91,8 @@ class Ledger:
         rejected_before: int = 0,
         shard_bytes: int = SHARD_BYTES,
         compress: bool = False,
+        shard_s: float = SHARD_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.output = output
         self.done = done
@@ -95,6 +101,10 @@ class Ledger:
         self._shard = shard
         self._next_number = next_number
         self._shard_bytes = shard_bytes
+        self._shard_s = shard_s
+        self._clock = clock
+        if shard is not None:
+            shard.began = clock()
         self._frames = Frames() if compress else None
         self._done_file = AppendFile(output / DONE_FILE)
         self._manifest = AppendFile(output / MANIFEST_FILE)
@@ -139,11 +149,12 @@ class Ledger:
         batch.records = []
 
     def _writable_shard(self) -> OpenShard:
-        if self._shard is not None and self._shard.file.size >= self._shard_bytes:
+        shard = self._shard
+        if shard is not None and (shard.file.size >= self._shard_bytes or self._clock() - shard.began >= self._shard_s):
             self.close_shard()
         if self._shard is None:
             path = self.output / shard_name(self._next_number, compressed=self._frames is not None)
-            self._shard = OpenShard(self._next_number, AppendFile(path, 0), hashlib.sha256())
+            self._shard = OpenShard(self._next_number, AppendFile(path, 0), hashlib.sha256(), began=self._clock())
             self._next_number += 1
         return self._shard
 

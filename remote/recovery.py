@@ -16,7 +16,7 @@ from remote.append_file import AppendFile, put_whole
 from remote.done_bits import observe_bits, put_bits
 from remote.done_file import IMPORTED_FILE, done_lines, observe_done
 from remote.index_set import IndexSet
-from remote.ledger import SHARD_BYTES, Ledger, OpenShard
+from remote.ledger import SHARD_BYTES, SHARD_S, Ledger, OpenShard
 from remote.shards import (
     Closed,
     Scan,
@@ -63,6 +63,7 @@ def open_ledger(
     retry_failed: bool = False,
     retry_rejected: bool = False,
     compress: bool = False,
+    shard_s: float = SHARD_S,
 ) -> Ledger:
     """The ledger of `output`, clean. `retry_*` releases what stands in failures.jsonl or rejected.jsonl: the file
     is put aside and its indices are asked again."""
@@ -92,6 +93,7 @@ def open_ledger(
         rejected_before=len(rejected),
         shard_bytes=shard_bytes,
         compress=compress,
+        shard_s=shard_s,
     )
 
 

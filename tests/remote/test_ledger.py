@@ -321,3 +321,15 @@ def test_an_index_set_is_a_set() -> None:
     indices.discard(5)
     indices.discard(6)
     assert (list(indices), len(indices)) == ([0, 1000], 2)
+
+
+def test_a_shard_is_closed_at_its_age_too(tmp_path: Path) -> None:
+    now = [0.0]
+    parts = {"done": IndexSet(), "failed": IndexSet(), "shard": None, "next_number": 0}
+    ledger = Ledger(tmp_path, **parts, shard_s=60, clock=lambda: now[0])  # type: ignore[arg-type]
+    for index, at in enumerate([0, 59, 61, 62, 130]):
+        now[0] = at
+        ledger.commit(Batch(records=[_record(index)]))
+    ledger.close()
+    assert [len(path.read_bytes().splitlines()) for path in sorted(tmp_path.glob("completions-*"))] == [2, 2, 1]
+    nothing_lost_nothing_twice(tmp_path, 5)
