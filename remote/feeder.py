@@ -27,7 +27,6 @@ from remote.tally import Tally
 
 _TICK_S = 0.05
 _POLL_S = 2.0
-_FIRST_POLL_S = 2.0
 _ROWS = 256
 _ROWS_BYTES = 4 << 20
 
@@ -61,7 +60,7 @@ class Feeder:
         What is in flight at the end is given back: the next run asks it again. HopelessError: the run can't succeed.
         """
         pollers = [asyncio.create_task(self._poll(server)) for server in self.servers]
-        asyncio.get_running_loop().call_later(_FIRST_POLL_S, self._start_unpolled)
+        asyncio.get_running_loop().call_later(_POLL_S, self._start_unpolled)
         try:
             while not self._finished():
                 self._tick()
@@ -152,12 +151,11 @@ class Feeder:
 
     @property
     def _held_back(self) -> bool:
-        return self.drained or self.stopped or self.committer.full or self.committer.trouble is not None
+        return bool(self.drained or self.stopped or self._failure or self.committer.full or self.committer.trouble)
 
     def _pump(self, server: Server) -> None:
         """Fills the free slots of one server."""
-        now = self.clock()
-        while (flight := self._next_flight(server, now)) is not None:
+        while (flight := self._next_flight(server, self.clock())) is not None:
             self._start(server, flight)
 
     def _next_flight(self, server: Server, now: float) -> Flight | None:

@@ -15,6 +15,8 @@ from typing import Any, Self
 
 import zstandard
 
+from tests.remote.forked import Forked
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -41,7 +43,7 @@ class Rig:
         self._options = server_options
         self._count = ports
         self.ports: list[int] = []
-        self._started: list[subprocess.Popen[Any]] = []
+        self._started: list[Forked] = []
 
     def __enter__(self) -> Self:
         argv = [sys.executable, str(ROOT / "tests/remote/null_server.py"), "--ports", str(self._count), *self._options]
@@ -72,14 +74,12 @@ class Rig:
             options = ("--concurrency", "16", *options)
         return [sys.executable, "-m", "remote", "generate", *where, *servers, *options]
 
-    def start(self, prompts: Path, *options: str) -> subprocess.Popen[Any]:
-        log = self.folder / "generation.log"
-        with log.open("w") as file:
-            process = subprocess.Popen(self.argv(prompts, *options), cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
+    def start(self, prompts: Path, *options: str) -> Forked:
+        process = Forked(self.argv(prompts, *options)[3:], ROOT, self.folder / "generation.log")
         self._started.append(process)
         return process
 
-    def end(self, process: subprocess.Popen[Any], seconds: float = 60) -> int:
+    def end(self, process: Forked, seconds: float = 60) -> int:
         code = process.wait(seconds)
         self.log = (self.folder / "generation.log").read_text()
         assert "Traceback" not in self.log, self.log
@@ -106,7 +106,7 @@ class Rig:
             return progress
         return {}
 
-    def wait_for_progress(self, process: subprocess.Popen[Any]) -> None:
+    def wait_for_progress(self, process: Forked) -> None:
         """Until more is finished than now, or the generator has ended."""
         before = self.finished()
         wait_until(lambda: self.finished() > before or process.poll() is not None, "progress")
