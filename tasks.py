@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 adopt_house_rules()
 
 HELP = {
-    "inventory": "name of a file in inventory/, or a path",
+    "inventory": "name of a file in inventory/, or a path (default: lab)",
     "hosts": "only these hosts, e.g. rtx,b200 (default: all)",
     "dry_run": "show what would be done, and do nothing",
     "yes": "don't ask before a container is started or a foreign server stopped",
     "json": "JSON on stdout instead of text",
     "verbose": "show the details of what was done and of errors",
-    "set": "a server flag for this start, e.g. mem-fraction-static=0.9; repeat it; false leaves a flag out",
-    "timeout": "seconds: until a server is ready; until requests in flight are given back (default: the inventory's)",
+    "set": "a server flag instead of the inventory's, e.g. mem-fraction-static=0.9; repeat it; false leaves a flag out",
+    "timeout": "seconds until a server counts as not ready (default: the inventory's ready_timeout_s)",
     "at_once": "how many servers load at the same time (default: all)",
     "adopt": "also stop servers that somebody started by hand",
     "job": "name of the job (default: the only one)",
@@ -54,6 +54,11 @@ HELP = {
     "run_a": "the run before: a number of ./inv history, last, last-1 ...",
     "run_b": "the run after, likewise",
     "gpus": "which GPUs, e.g. 0,1 or 0-3 (default: all)",
+}
+
+STOP_HELP = HELP | {
+    "job": "name of the job (default: every job of the hosts)",
+    "timeout": "seconds until requests in flight are given back (default: 60)",
 }
 
 
@@ -169,7 +174,7 @@ def resume(
     return tell(report, as_json=json, verbose=verbose)
 
 
-@verb(help=HELP)
+@verb(help=STOP_HELP)
 def stop(
     c: Context,
     *,

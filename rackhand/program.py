@@ -38,7 +38,7 @@ class WrongUsage(Exit):
 
     def __init__(self, message: str, _context: object = None) -> None:
         super().__init__(code=USAGE)
-        self.text = f"{message}; ./inv --list shows the tasks, ./inv --help TASK its flags"
+        self.text = f"{message.rstrip('!')}; ./inv --list shows the tasks, ./inv --help TASK its flags"
 
     def __str__(self) -> str:
         return self.text

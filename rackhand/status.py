@@ -32,9 +32,10 @@ class GpuStatus:
         parts = [self.state if self.exit_status is None else f"{self.state} (exit {self.exit_status})"]
         if self.running is not None:
             cap = "?" if self.max_running is None else self.max_running
-            parts.append(f"{self.running}/{cap} running, {self.queued} queued")
+            parts = [f"{self.state} {self.running}/{cap}", f"queue {self.queued}"]
         if self.memory_used_mib is not None:
-            parts.append(f"{self.memory_used_mib}/{self.memory_total_mib or '?'} MiB")
+            total = "?" if self.memory_total_mib is None else f"{self.memory_total_mib / 1024:.1f}"
+            parts.append(f"{self.memory_used_mib / 1024:.1f}/{total} GiB")
         parts += [f"port {self.port}"] if self.port is not None else []
         parts += [f"pid {self.pid}"] if self.pid is not None else []
         parts += [self.wish] if self.wish not in (None, "active") and self.state == "serving" else []

@@ -78,9 +78,9 @@ def test_the_text_shows_the_memory_to_scale_the_cap_and_the_changes(capsys: pyte
     show([forecast_file(question)], None, as_json=False, verbose=False)
     text = capsys.readouterr().out
     bar = next(line for line in text.splitlines() if "[W" in line).partition("[")[2].rstrip("]")
-    assert len(bar) == 72
+    assert len(bar) == 64
     # 28.47 and 26.67 of 94.14 GiB
-    assert (bar.count("W"), bar.count("S")) == (22, 20)
+    assert (bar.count("W"), bar.count("S")) == (19, 18)
     assert "running at most   37, capped by state slots" in text
     assert "costs quality" in text
     assert "mamba-ssm-dtype=bfloat16  364" in text

@@ -107,5 +107,5 @@ def test_runs_are_chosen_by_number_or_from_the_end() -> None:
     assert [run.id for run in chosen_runs(runs, ("last-1", "5"))] == [2, 5]
     with pytest.raises(UsageError, match="no run 4"):
         chosen_runs(runs, ("4", "last"))
-    with pytest.raises(PreconditionError, match="1 runs in the history"):
+    with pytest.raises(PreconditionError, match="the history has 1"):
         chosen_runs(runs[:1], ("1", "last"))

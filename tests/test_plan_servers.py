@@ -147,16 +147,16 @@ def test_a_server_is_stopped_though_nvidia_smi_shows_its_gpu_no_more() -> None:
 @pytest.mark.parametrize(
     ("own", "text"),
     [
-        (SERVING, "serving, 3/37 running, 0 queued, 5/97887 MiB, port 30001, pid 100, draining"),
-        (OwnServer(record(1), alive=True, living=(MAIN,)), "loading, 5/97887 MiB, port 30001, pid 100"),
-        (OwnServer(record(1, exit_status=-9), alive=False), "crashed (exit -9), 5/97887 MiB"),
-        (OwnServer(record(1, exit_status=-9, asked=True), alive=False), "stopped, 5/97887 MiB"),
-        (OwnServer(record(1), alive=False), "crashed, 5/97887 MiB"),
+        (SERVING, "serving 3/37, queue 0, 0.0/95.6 GiB, port 30001, pid 100, draining"),
+        (OwnServer(record(1), alive=True, living=(MAIN,)), "loading, 0.0/95.6 GiB, port 30001, pid 100"),
+        (OwnServer(record(1, exit_status=-9), alive=False), "crashed (exit -9), 0.0/95.6 GiB"),
+        (OwnServer(record(1, exit_status=-9, asked=True), alive=False), "stopped, 0.0/95.6 GiB"),
+        (OwnServer(record(1), alive=False), "crashed, 0.0/95.6 GiB"),
     ],
 )
 def test_status_says_what_a_gpu_does(own: OwnServer, text: str) -> None:
     statuses = gpu_statuses(HOST, facts(own, wishes={"http://127.0.0.1:30001": "draining"}))
-    assert [str(gpu) for gpu in statuses] == ["empty, 4/97887 MiB", text, "empty, 6/97887 MiB"]
+    assert [str(gpu) for gpu in statuses] == ["empty, 0.0/95.6 GiB", text, "empty, 0.0/95.6 GiB"]
 
 
 def test_secrets_are_files_for_the_tmpfs_and_one_key_serves_all() -> None:

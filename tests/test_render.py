@@ -185,7 +185,7 @@ PAUSED = {"status": "paused", "completed": 1, "total": 4, "failed": 0, "rate_per
 @pytest.mark.parametrize(
     ("progress", "age_s", "words"),
     [
-        (None, None, "no progress.json that can be read"),
+        (None, None, "not started, or its progress.json can't be read"),
         ({}, 1, "?: ? of ? done, ?/s, ? failed"),
         (LATE, 90, "running: ? of ? done, ?/s, ? failed, ETA unknown, last written 90 s ago"),
         (PAUSED, 900, "paused: 1 of 4 done (25.0 %), 2.0/s, 0 failed, disk\ufffd full"),

@@ -37,7 +37,8 @@ def serve_gpus(
 
     def on_step(step: Step) -> None:
         steps[step.gpu] = step
-        say(f"GPU {step.gpu}: {step.step}{': ' if step.text else ''}{step.text}")
+        text = step.text.removeprefix(f"{step.step} ")
+        say(f"GPU {step.gpu}: {step.step}{': ' if text else ''}{text}")
 
     results = start_servers(transport, host, action, secrets=secrets, on_step=on_step)
     outcomes: list[Outcome] = []

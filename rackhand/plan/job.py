@@ -163,8 +163,12 @@ def render_progress(state: JobState) -> str:
     if progress is None:
         return f"{state.finished} done"
     total = "" if progress.total is None else f" of {progress.total}"
-    eta = "" if progress.eta_hours is None else f", {progress.eta_hours:.1f} h left"
+    eta = "" if not progress.eta_hours else f", {_left(progress.eta_hours)} left"
     failed = f", {progress.failed} failed" if progress.failed else ""
     rate = f", {progress.rate_per_sec:.1f}/s" if state.pid is not None else ""
     flight = f", {progress.in_flight} in flight" if state.pid is not None else ""
     return f"{state.finished}{total} done{failed}{rate}{eta}{flight}"
+
+
+def _left(hours: float) -> str:
+    return f"{hours * 60:.0f} min" if hours < 1 else f"{hours:.1f} h"

@@ -16,7 +16,7 @@ from rackhand.render.lines import report_lines
 from rackhand.render.words import plain
 from rackhand.report import Report
 
-BAR = 72
+BAR = 64
 LIMITS = {
     "slots": "state slots",
     "tokens": "the tokens rule",
@@ -85,7 +85,7 @@ def _memory(found: Capacity, free_gib: float) -> Iterator[str]:
         bar += letter * (min(BAR, round(reached / free_gib * BAR)) - len(bar))
     yield f"  {free_gib:6.2f} GiB [{bar.ljust(BAR, '.')}]"
     told = [f"{letter} {name} {sizes[name]:.2f}" for name, letter in PARTS if sizes[name] or name in ("weights", "KV")]
-    yield f"             {' · '.join(told)} · outside the pools {found.outside_gib:.2f}"
+    yield f"             {' · '.join(told)} · outside {found.outside_gib:.2f}"
 
 
 def _figures(outlook: Outlook, found: Forecast) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rackhand.report import Comparison, Outcome, Report, Row
 
-WIDTH = 100
+WIDTH = 80
 MARKS = {"done": "", "unchanged": "", "planned": "would: ", "failed": "FAILED: "}
 
 
@@ -34,7 +34,7 @@ def _row_lines(row: Row, *, verbose: bool) -> Iterator[str]:
 
 
 def _fact_lines(row: Row) -> Iterator[str]:
-    """All facts on one line where they fit, else one a line in two columns."""
+    """All facts on one line where they fit, else one a line, in two columns where those fit."""
     if not row.facts:
         return
     line = f"{row.where}: " + ", ".join(f"{name} {value}" for name, value in row.facts.items())
@@ -42,7 +42,9 @@ def _fact_lines(row: Row) -> Iterator[str]:
         yield line
         return
     wide = max(len(name) for name in row.facts)
-    yield from (f"{row.where}: {name.ljust(wide)}  {value}" for name, value in row.facts.items())
+    lines = [f"{row.where}: {name.ljust(wide)}  {value}" for name, value in row.facts.items()]
+    narrow = [f"{row.where}: {name}  {value}" for name, value in row.facts.items()]
+    yield from lines if max(map(len, lines)) <= WIDTH else narrow
 
 
 def _always_shown(outcome: Outcome) -> bool:

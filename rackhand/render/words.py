@@ -48,7 +48,7 @@ def duration(hours: float | None) -> str:
 def job_words(progress: Mapping[str, Any] | None, age_s: float | None) -> str:
     """One line on a job from its progress.json; rate and ETA are the generator's own."""
     if progress is None:
-        return "no progress.json that can be read"
+        return "not started, or its progress.json can't be read"
     done = _whole(progress, "completed")
     before = _whole(progress, "completed_before") or 0
     total = _whole(progress, "total")

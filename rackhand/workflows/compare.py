@@ -32,7 +32,8 @@ def compare_runs(fleet: Fleet, environ: Mapping[str, str], job: str, names: Sequ
 
 def chosen_runs(runs: Sequence[Run], names: Sequence[str]) -> tuple[Run, Run]:
     if len(runs) < 2:
-        raise PreconditionError(f"{len(runs)} runs in the history, not two", hint="./inv record while another one goes")
+        hint = "another begins when flags or concurrency change while ./inv record or tail-metrics watches"
+        raise PreconditionError(f"compare takes two runs, the history has {len(runs)}", hint=hint)
     known = {str(run.id): run for run in runs} | {f"last-{back}": run for back, run in enumerate(reversed(runs))}
     known["last"] = runs[-1]
     wanted = [name for name in names if name] or ["last-1", "last"]
