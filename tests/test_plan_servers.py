@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rackhand.apply.servers import outcomes_when_cut
 from rackhand.contract.files import Environment, Interpreter, Platform, Workspace
 from rackhand.contract.job import JobState, Progress
 from rackhand.contract.servers import (
@@ -14,12 +15,14 @@ from rackhand.contract.servers import (
     Load,
     OwnServer,
     Process,
+    ServerOrder,
     ServerRecord,
     ServersState,
+    Step,
     Stray,
     argv_digest,
 )
-from rackhand.errors import PreconditionError, UsageError
+from rackhand.errors import PreconditionError, UnreachableError, UsageError
 from rackhand.facts import Facts, GpuFacts
 from rackhand.inventory import Host, Job, PlainSsh, SecretRef, ServerSpec, Ssh, servers_of
 from rackhand.plan.job import (
@@ -32,6 +35,7 @@ from rackhand.plan.job import (
     render_progress,
 )
 from rackhand.plan.servers import ServeGpus, plan_restart, plan_stop_servers
+from rackhand.report import Report, Row
 from rackhand.scripts import server_argv
 from rackhand.secret_files import render_secrets, secret_refs
 from rackhand.status import gpu_statuses, job_word
@@ -258,6 +262,27 @@ def test_a_wrong_concurrency_is_refused(text: str) -> None:
 )
 def test_a_job_is_told_in_one_line(state: JobState, pane: Pane | None, word: str, text: str) -> None:
     assert (job_word(state, pane), render_progress(state)) == (word, text)
+
+
+@pytest.mark.parametrize(
+    ("step", "stops", "done", "code"),
+    [
+        ("draining", True, None, 1),
+        ("stopping", True, "GPU 0: told to end: pid 7", 3),
+        ("memory", True, "GPU 0: stopped pid 7", 3),
+        ("loading", True, "GPU 0: stopped pid 7", 3),
+        ("memory", False, None, 1),
+        ("loading", False, "GPU 0: a server was started", 3),
+    ],
+)
+def test_a_restart_that_was_cut_after_something_was_done_is_done_in_part(
+    step: str, stops: bool, done: str | None, code: int
+) -> None:
+    order = ServerOrder(0, "GPU-0", "http://127.0.0.1:30000", stop=(Process(7, 1),) if stops else ())
+    outcomes = outcomes_when_cut(ServeGpus((order,), ()), {0: Step(0, step)})
+    assert [o.what for o in outcomes if o.state == "done"] == ([done] if done else [])
+    assert outcomes[-1].what == f"GPU 0: last seen {step}; what had begun goes on inside"
+    assert Report("restart-servers", (Row("h", outcomes, error=UnreachableError("cut")),)).exit_code == code
 
 
 def test_the_paths_in_the_docs_are_those_of_the_plan() -> None:

@@ -95,6 +95,24 @@ def _outcomes(order: ServerOrder, result: ServerResult, before: int | None) -> l
     ]
 
 
+def outcomes_when_cut(action: ServeGpus, steps: Mapping[int, Step]) -> tuple[Outcome, ...]:
+    """What is known after the road broke: for each GPU that said anything what it had done, and how far it came."""
+    outcomes: list[Outcome] = []
+    for order in action.orders:
+        step = steps.get(order.gpu)
+        if step is None:
+            continue
+        name = f"GPU {order.gpu}"
+        targets = [*order.stop[:1], *order.adopt]
+        if targets and step.step != "draining":
+            pids = ", ".join(str(process.pid) for process in targets)
+            outcomes.append(Outcome(f"{name}: {'told to end:' if step.step == 'stopping' else 'stopped'} pid {pids}"))
+        elif step.step in ("starting", "loading"):
+            outcomes.append(Outcome(f"{name}: a server was started"))
+        outcomes.append(Outcome(f"{name}: last seen {step.step}; what had begun goes on inside", "failed", step.text))
+    return tuple(outcomes)
+
+
 def _deadline_s(orders: Sequence[ServerOrder], at_once: int) -> float:
     """The longest that any order may take, times the number of rounds, and some slack."""
     longest = max(

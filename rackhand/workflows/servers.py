@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from rackhand import tmux
 from rackhand.apply import Place, apply
+from rackhand.apply.servers import outcomes_when_cut
 from rackhand.arguments import NO_VALUES, FlagValue
 from rackhand.bundle import own_paths, render_bundle
 from rackhand.errors import PreconditionError, RemoteError, TransportError
@@ -138,8 +139,7 @@ def serve(task: Task, action: ServeGpus, secrets: Mapping[str, str]) -> None:
     try:
         task.outcomes.extend(apply(action, place))
     except (TransportError, RemoteError):
-        for gpu, step in sorted(place.steps.items()):
-            task.add(f"GPU {gpu}: last seen {step.step}; what had begun goes on inside", "failed", step.text)
+        task.outcomes.extend(outcomes_when_cut(action, place.steps))
         raise
 
 
