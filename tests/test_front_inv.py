@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -183,3 +184,25 @@ def test_a_fresh_clone_in_a_path_with_blanks_lists_its_tasks(tmp_path: Path) -> 
     listed = subprocess.run([clone / "inv", "--list"], cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert listed.returncode == 0, listed.stderr
     assert "dev.check" in listed.stdout
+
+
+@pytest.mark.parametrize("has_venv", [True, False])
+def test_in_somebody_elses_checkout_nothing_is_removed_and_the_owner_is_named(checkout: Path, has_venv: bool) -> None:
+    """Root may write anywhere, so that the other user is nobody then, in a folder that nobody may enter."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = shutil.copytree(checkout, Path(folder) / "theirs")
+        if has_venv:
+            (place / ".venv").mkdir()
+            (place / ".venv/kept").touch()
+        for path in (Path(folder), place, *(place / ".venv",) * has_venv):
+            path.chmod(0o555)
+        other = {"user": 65534, "group": 65534, "extra_groups": ()} if os.geteuid() == 0 else {}
+        env = {"HOME": "/nonexistent", "PATH": "/usr/bin:/bin"}
+        ended = subprocess.run([place / "inv", "--list"], capture_output=True, text=True, env=env, **other, check=False)
+        kept = (place / ".venv/kept").exists()
+        for path in (Path(folder), place, *(place / ".venv",) * has_venv):
+            path.chmod(0o755)
+    assert ended.returncode == 4
+    assert kept == has_venv
+    assert "not writable" in ended.stderr and "in a clone of your own" in ended.stderr
+    assert "rm:" not in ended.stderr
