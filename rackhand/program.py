@@ -14,10 +14,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import invoke.program
+import invoke.tasks
 from invoke.exceptions import Exit, ParseError
 from invoke.parser import Parser, ParseResult
+from invoke.parser.argument import Argument
+from invoke.parser.context import to_flag
 from invoke.tasks import Task
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,9 +58,23 @@ class StrictParser(Parser):
             raise WrongUsage(str(error)) from None
 
 
+class NamedArgument(Argument):
+    """Invoke shows its own object in messages, and of a number that can't be read only Python's words."""
+
+    def __repr__(self) -> str:
+        return to_flag(self.name or "")
+
+    def set_value(self, value: Any, cast: bool = True) -> None:  # noqa: FBT001, FBT002  Invoke's own signature
+        try:
+            super().set_value(value, cast)
+        except ValueError:
+            raise ParseError(f"{self!r} {value!r} is no {'whole ' if self.kind is int else ''}number") from None
+
+
 def adopt_house_rules() -> None:
     """Make the running Invoke program, ./inv's or plain `invoke`, end wrong usage with 2 and cache bytecode."""
     vars(invoke.program).update(Parser=StrictParser, ParseError=WrongUsage)
+    vars(invoke.tasks)["Argument"] = NamedArgument
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
 
 

@@ -57,6 +57,19 @@ def test_wrong_usage_ends_with_2_and_a_way_on(words: tuple[str, ...], start: tup
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("stop --timeout x", "--timeout 'x' is no number; ./inv --list"),
+        ("restart-servers --at-once=1.5", "--at-once '1.5' is no whole number; ./inv --list"),
+        ("deploy --foo", "No idea what '--foo' is; ./inv --list"),
+        ("deploy --hosts", "Flag --hosts needed value and was not given one; ./inv --list"),
+    ],
+)
+def test_wrong_usage_names_the_flag(words: str, said: str) -> None:
+    assert inv(*words.split()).stderr.startswith(said)
+
+
 def test_without_words_the_tasks_are_listed_from_any_directory(tmp_path: Path) -> None:
     listed = inv(cwd=tmp_path)
     assert listed.returncode == 0
