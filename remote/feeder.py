@@ -17,6 +17,7 @@ from rackhand.contract.job import Status, Wish
 from remote.committer import Committer
 from remote.endpoint import Client
 from remote.feeding import Feeding, HopelessError
+from remote.hedge import find_late
 from remote.judge import Judge
 from remote.log_lines import LogLines
 from remote.prompt_queue import Item, Queue
@@ -181,18 +182,10 @@ class Feeder:
         task.add_done_callback(partial(self._note_unsent, server))
 
     def _hedge(self, now: float) -> None:
-        """Nothing waits any more: what is late is asked once more elsewhere, and the first answer wins."""
-        late_s = max(self.feeding.timeout_floor_s / 4, HANG_FACTOR * max(server.latency_s for server in self.servers))
-        for server in self.servers:
-            for flight in list(server.flights.values()):
-                if flight.hedged or flight.answered or flight.item.copies > 1 or now - flight.sent_at < late_s:
-                    continue
-                free = (other for other in self.servers if other is not server and other.usable and other.may_send(now))
-                best = min(free, key=lambda other: len(other.flights), default=None)
-                if best is None:
-                    return
-                flight.hedged = True
-                self._start(best, self._board(best, flight.item, now))
+        """What is late is asked once more elsewhere, and the first answer wins."""
+        for flight, server in find_late(self.servers, now, self.feeding.timeout_floor_s / 4):
+            flight.hedged = True
+            self._start(server, self._board(server, flight.item, now))
 
     def _cancel_copies(self, item: Item) -> None:
         for server in self.servers:

@@ -14,14 +14,15 @@ from remote.committer import Committer
 from remote.endpoint import Load
 from remote.feeder import Feeder
 from remote.feeding import Feeding
+from remote.hedge import find_late
 from remote.judge import Judge
 from remote.ledger import Ledger
 from remote.log_lines import LogLines
-from remote.prompt_queue import Queue
+from remote.prompt_queue import Item, Queue
 from remote.prompts import Prompt, Row
 from remote.recovery import open_ledger
 from remote.reply import Reply, TroubleError
-from remote.server import Server
+from remote.server import Flight, Server
 from remote.tally import Tally
 
 Answer = Callable[[str, str], Reply | TroubleError | None]
@@ -157,8 +158,8 @@ def test_the_last_prompts_do_not_wait_for_a_server_that_hangs(tmp_path: Path) ->
     assert all(("b", text) in client.asked for text in hung)
 
 
-@pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
-def test_a_clock_that_jumps_costs_no_prompt_and_leaves_no_server_out(tmp_path: Path, jump_s: float) -> None:
+@pytest.mark.parametrize("jump_s", [60.0, 86400.0])
+def test_a_clock_that_jumps_ahead_costs_no_prompt_and_leaves_no_server_out(tmp_path: Path, jump_s: float) -> None:
     calls = itertools.count()
 
     def clock() -> float:
@@ -168,3 +169,46 @@ def test_a_clock_that_jumps_costs_no_prompt_and_leaves_no_server_out(tmp_path: P
     tally, ledger = _run(tmp_path, client, 200, "a", "b", clock=clock)
     assert next(calls) > 100
     assert (tally.completed, tally.failed, len(ledger.done), len(client.asked)) == (200, 0, 200, 200)
+
+
+def test_a_wall_clock_that_jumps_back_changes_only_the_time_that_records_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stamps = itertools.cycle(["2026-01-01T00:00:00+00:00", "1970-01-01T00:00:00+00:00"])
+    monkeypatch.setattr("remote.feeding.utc_now", lambda: next(stamps))
+    tally, ledger = _run(tmp_path, ScriptedClient(lambda server, text: GOOD), 40, "a", "b")
+    assert (tally.completed, len(ledger.done)) == (40, 40)
+
+
+def _busy_server(url: str, s_per_token: float, flights: int, sent_at: float = 0.0) -> Server:
+    server = Server(url, 4, polled=True, s_per_token=s_per_token, latency_s=10.0)
+    for n in range(flights):
+        flight = Flight(Item(Prompt(n, None, []), copies=1), probe=False, sent_at=sent_at + n)
+        server.flights[object()] = flight  # type: ignore[index]
+    return server
+
+
+@pytest.mark.parametrize(
+    ("s_per_token", "silent_since", "sent_at", "late"),
+    [
+        (0.1, 100.0, 95.0, 0),
+        (0.2, 100.0, 95.0, 4),
+        (0.1, 90.0, 95.0, 4),
+        (0.1, 96.0, 95.0, 0),
+        (0.1, 100.0, 48.0, 2),
+    ],
+)
+def test_at_the_end_what_is_on_a_slow_or_silent_server_or_very_old_is_asked_once_more_where_slots_are_free(
+    s_per_token: float, silent_since: float, sent_at: float, late: int
+) -> None:
+    server = _busy_server("a", s_per_token, 4, sent_at)
+    server.silent_since = silent_since
+    other = _busy_server("b", 0.1, 0)
+    found = []
+    for flight, best in find_late([server, other], 100.0, 1.0):
+        assert best is other
+        best.flights[object()] = flight  # type: ignore[index]
+        flight.hedged = True
+        found.append(flight.sent_at)
+    assert found == sorted(found, reverse=True)
+    assert len(found) == late
