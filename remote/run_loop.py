@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,6 +127,8 @@ class RunLoop:
         return (
             f"{progress.status}: {done}{'' if total is None else f' of {total}'} done{failed},"
             f" {progress.rate_per_sec}/s, {progress.tokens_per_s} tok/s, {progress.in_flight} in flight, ETA {eta}"
+            + (f"; quality: {faults}" if (faults := _counts(progress.quality)) else "")
+            + (f"; uploads stand: {progress.upload_trouble}" if progress.upload_trouble else "")
             + (f"; left out: {', '.join(left_out)}" if left_out else "")
             + (f"; {progress.message}" if progress.message else "")
         )
@@ -146,6 +149,11 @@ class RunLoop:
         if wishes is not None:
             for server in self.feeder.servers:
                 self.feeder.set_wish(server, wishes.get(server.url, "active"))
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    """`12 short, 3 length`, the most first."""
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))
 
 
 def put_progress(output: Path, progress: Progress) -> None:
