@@ -16,8 +16,7 @@ class IndexSet:
     def __init__(self, indices: Iterable[int] = ()) -> None:
         self._bits = bytearray()
         self._count = 0
-        for index in indices:
-            self.add(index)
+        self.update(indices)
 
     def __len__(self) -> int:
         return self._count
@@ -44,6 +43,9 @@ class IndexSet:
         bits[byte] |= mask
         self._count += 1
         return True
+
+    def same_as(self, other: IndexSet) -> bool:
+        return self._count == other._count and self._bits.rstrip(b"\0") == other._bits.rstrip(b"\0")
 
     def next_missing(self, index: int) -> int:
         """The lowest index from `index` on that isn't in the set."""

@@ -153,9 +153,12 @@ def _settle_done_file(output: Path, found: _Found, say: Say) -> int:
     path = output / DONE_FILE
     rest = observe_done(path, start=found.known_bytes)
     tail = IndexSet(found.tail)
-    missing = array("Q", (index for index in found.tail if index not in rest.indices))
-    extra = sum(1 for index in rest.indices if index not in found.done)
-    again = sum(1 for index in rest.indices if index in found.done and index not in tail)
+    missing: array[int] = array("Q")
+    extra = again = 0
+    if not tail.same_as(rest.indices):
+        missing.extend(index for index in found.tail if index not in rest.indices)
+        extra = sum(1 for index in rest.indices if index not in found.done)
+        again = sum(1 for index in rest.indices if index in found.done and index not in tail)
     if missing:
         say(f"{DONE_FILE}: {len(missing)} finished indices weren't listed; added")
     if extra:
