@@ -6,20 +6,16 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections import deque
-from statistics import fmean
 from typing import Literal
 from urllib.parse import urlsplit
 
 from rackhand.engines import Engine
 from rackhand.engines.seen import Reading
+from remote.watching.rate import CountedRate
 
 TIMEOUT_S = 3.0
 RETRY_MISSING_S = 30.0
 """An endpoint that answered 404 or so is asked again after this long: the server may be a new one."""
-RATE_WINDOW_S = 30.0
-LEAST_SPAN_S = 20.0
-"""Less than that, and the steps in which a counter is renewed cost more than 3 % of exactness."""
 LARGEST_ANSWER = 8 * 1024 * 1024
 
 Answer = Literal["unasked", "ok", "refused", "silent"]
@@ -43,7 +39,7 @@ class Endpoints:
         self._reading = Reading()
         self._at = 0.0
         self._skip_until = dict.fromkeys(engine.watch_paths, 0.0)
-        self._counts: deque[tuple[float, float]] = deque(maxlen=256)
+        self._rate = CountedRate(interval_s)
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"endpoints {url}")
 
     def start(self) -> None:
@@ -55,21 +51,8 @@ class Endpoints:
         return self._reading if age < 3 * self._interval_s + TIMEOUT_S else Reading()
 
     def tok_s(self) -> float | None:
-        """The counter's rate: the slope of the line fitted to what was counted in the last RATE_WINDOW_S.
-
-        A fit, since a server renews its counter only every few dozen steps. None without a counter, and until
-        LEAST_SPAN_S of it were seen.
-        """
-        counts = tuple(self._counts)
-        if self.reading().decoded_tokens is None or not counts:
-            return None
-        since = counts[-1][0] - max(RATE_WINDOW_S, 6 * self._interval_s)
-        counts = tuple(count for count in counts if count[0] >= since)
-        if len(counts) < 4 or counts[-1][0] - counts[0][0] < max(LEAST_SPAN_S, 3 * self._interval_s):
-            return None
-        mean_t, mean_n = fmean(t for t, _ in counts), fmean(n for _, n in counts)
-        spread = sum((t - mean_t) ** 2 for t, _ in counts)
-        return max(0.0, sum((t - mean_t) * (n - mean_n) for t, n in counts) / spread)
+        """The counter's rate. None without a counter, and until enough of it was seen."""
+        return None if self.reading().decoded_tokens is None else self._rate.tok_s()
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -83,7 +66,7 @@ class Endpoints:
         for path in self._engine.watch_paths:
             body = self._ask(path)
             if self.answer == "refused":
-                self._counts.clear()
+                self._rate.forget()
                 return
             reading = None if body is None else self._engine.parse_reading(path, body)
             if reading is not None:
@@ -91,16 +74,9 @@ class Endpoints:
         if readings:
             now = time.monotonic()
             self._reading, self._at = _merged(readings), now
-            self._count(now, self._reading.decoded_tokens)
-
-    def _count(self, now: float, tokens: float | None) -> None:
-        if tokens is None:
-            return
-        if self._counts and tokens < self._counts[-1][1]:
-            self._counts.clear()
-        if self._counts and tokens > self._counts[-1][1]:
-            self.moved_at = time.time()
-        self._counts.append((now, tokens))
+            tokens = self._reading.decoded_tokens
+            if tokens is not None and self._rate.take(now, tokens, self._reading.running):
+                self.moved_at = time.time()
 
     def _ask(self, path: str) -> bytes | None:
         if time.monotonic() < self._skip_until[path]:

@@ -11,12 +11,12 @@ import pytest
 
 from rackhand.contract.watch import WatchedJob
 from rackhand.engines import engine
-from rackhand.engines.seen import Reading
 from rackhand.engines.sglang.exposition import parse_loads, parse_metrics
 from remote.watching import server_log
 from remote.watching.endpoints import Endpoints, get
 from remote.watching.jobs import observe_job
 from remote.watching.outlet import WAITING, Outlet
+from remote.watching.rate import CountedRate
 from remote.watching.server_log import ServerLog
 from remote.watching.smi import GpuReading, NvidiaSmi, observe_indices, parse_row
 from tests.remote_watch.fake_server import FIXTURES, FakeServer, decode_line, ready_line, serving
@@ -195,15 +195,11 @@ def test_endpoints_give_counts_and_usages() -> None:
     assert (read.running, read.queue, read.cap, read.kv_usage, read.mamba_usage) == (64, 3, 72, 0.4241, 0.59)
 
 
-def counted(points: list[tuple[float, float]], *, interval_s: float = 2.0) -> float | None:
-    endpoints = Endpoints(
-        "http://127.0.0.1:9", engine("sglang"), interval_s=interval_s, key=None, stop=threading.Event()
-    )
-    base = time.monotonic() - points[-1][0]
+def counted(points: list[tuple[float, float]]) -> float | None:
+    rate = CountedRate(2.0)
     for at, tokens in points:
-        endpoints._reading, endpoints._at = Reading(decoded_tokens=tokens), base + at
-        endpoints._count(base + at, tokens)
-    return endpoints.tok_s()
+        rate.take(at, tokens, 64)
+    return rate.tok_s()
 
 
 @pytest.mark.parametrize("renewed_each_s", [0.1, 1.7, 2.3])
@@ -225,9 +221,9 @@ def test_a_counter_that_begins_anew_is_counted_anew() -> None:
         endpoints = watching(url, stop)
         until(lambda: endpoints.reading().decoded_tokens == 1000)
         fake.decoded = 5
-        until(lambda: endpoints._counts and endpoints._counts[-1][1] == 5)
+        until(lambda: endpoints._rate._counts and endpoints._rate._counts[-1][1] == 5)
         stop.set()
-    assert [tokens for _, tokens in endpoints._counts] == [5] * len(endpoints._counts)
+    assert [tokens for _, tokens in endpoints._rate._counts] == [5] * len(endpoints._rate._counts)
 
 
 def test_without_metrics_the_loads_are_read_and_with_a_key_they_are_asked_with_it() -> None:
@@ -395,3 +391,28 @@ def test_the_run_that_wrote_last_is_the_jobs_whichever_output_it_has(tmp_path: P
     assert (observe_job(job).output, observe_job(job).progress) == (str(second), {"status": "running"})
     os.utime(own / "progress.json")
     assert observe_job(job).progress == {"status": "done"}
+
+
+def test_a_counters_rate_begins_with_the_load_and_not_in_the_idle_time_before() -> None:
+    rate, tokens, rates = CountedRate(2.0), 5000.0, list[float | None]()
+    for second in range(0, 120, 2):
+        is_loaded = 40 <= second < 80
+        moved = rate.take(second, tokens, 64 if is_loaded else 0)
+        assert moved == (40 < second <= 80)
+        rates.append(rate.tok_s())
+        tokens += 2 * 1100 if is_loaded else 0
+    assert rates[:30] == [None] * 30, "idle, and the first 20 s of the load"
+    assert rates[30:41] == pytest.approx([1100.0] * 11)
+    assert rates[41:] == [None] * 19
+
+
+def test_a_counters_rate_outlives_a_look_between_two_requests_and_ends_with_the_server() -> None:
+    rate = CountedRate(2.0)
+    for second in range(0, 30, 2):
+        rate.take(second, 100.0 * second, 0 if second == 14 else 1)
+    assert rate.tok_s() == pytest.approx(100.0)
+    assert not rate.take(30, 5.0, 1), "another server counts from 0"
+    assert rate.tok_s() is None
+    rate.take(32, 100.0, 1)
+    rate.forget()
+    assert not rate.take(34, 200.0, 1)
