@@ -57,7 +57,9 @@ def lab_up(c: Context, *, gpus: int = 8, kind: str = "rtx-pro-6000", pct_delay: 
     packages.prepare_for_lab()
     place = host.up(ROOT, host.LabOptions(gpus=gpus, gpu_kind=kind, pct_delay_s=pct_delay))
     ensure_prompts(place.state)
-    print(*host.status(ROOT).lines(), sep="\n")
+    print(
+        *host.status(ROOT).lines(), "next: ./inv deploy, restart-servers, resume; ./inv lab.down ends the lab", sep="\n"
+    )
     return 0
 
 

@@ -64,7 +64,7 @@ def start(home: Path, order: StartRun, emit: Emit) -> RunResult:
     probes = _probe(home, order, emit)
     healthy = [probe.url for probe in probes if probe.healthy]
     if not healthy:
-        said = "; ".join(f"{probe.url}: {probe.text}" for probe in probes)
+        said = "; ".join(dict.fromkeys(probe.text for probe in probes))
         raise VerbError("missing", f"no server generates: {said}", "run restart-servers first, see status")
     _wish_active(home, healthy)
     subprocess.run(order.end_session, capture_output=True, timeout=30, check=False)

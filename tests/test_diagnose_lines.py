@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from rackhand.inventory import Host, PlainSsh, Ssh
 from rackhand.render.screen import JsonScreen
 from rackhand.render.text import TextScreen
 from rackhand.render.verdicts import NOTHING, TOO_EARLY, diagnosis_lines, verdict_line
-from rackhand.workflows.diagnose import told
+from rackhand.workflows.diagnose import NO_SERVER, told
 from tests.test_diagnose import GPUS, samples_of
 
 HOST = Host("rtx", PlainSsh(Ssh("rtx")))
@@ -45,10 +46,17 @@ def test_a_diagnosis_tells_evidence_advice_and_cost_in_lines() -> None:
     text = "\n".join(diagnosis_lines(diagnose(samples("state-bound")), gpus=GPUS))
     assert "NOW  state-bound (high confidence): the state pool limits the requests at a time: cap 37" in text
     assert "seen: cap 37 = 185 state slots // 5" in text
-    assert "try: --set mamba-ssm-dtype=bfloat16 -> nearly twice the slots; costs: changes the state's numerics" in text
-    assert "or: --set mamba-scheduler-strategy=no_buffer -> cap 61 instead of 37: x1.65 running" in text
+    assert "try: restart-servers --set mamba-ssm-dtype=bfloat16 -> nearly twice the slots; costs: changes" in text
+    assert "or: restart-servers --set mamba-scheduler-strategy=no_buffer -> cap 61 instead of 37: x1.65 running" in text
     assert diagnosis_lines(diagnose(samples("ramping")), gpus=GPUS)[-1] == TOO_EARLY
     assert diagnosis_lines(Diagnosis("steady", 30, 16, ()), gpus=GPUS)[-1] == NOTHING
+
+
+def test_where_no_server_runs_a_diagnosis_says_so() -> None:
+    out, seen = io.StringIO(), samples("kv-bound")[-1]
+    stopped = replace(seen, gpus=tuple(replace(gpu, state="stopped") for gpu in seen.gpus))
+    told(TextScreen(out))(HOST, Diagnosis("idle", 30, 16, ()), stopped)
+    assert out.getvalue() == f"rtx: {NO_SERVER}\n"
 
 
 def test_for_programs_a_diagnosis_is_one_object() -> None:

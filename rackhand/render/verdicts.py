@@ -34,7 +34,7 @@ def verdict_line(found: Diagnosis, *, gpus: int) -> str:
     parts = [f"{v.name}{_on(v, gpus)}: {v.says}" for v in found.now[:2]]
     later = [v.name for v in found.verdicts if v.stage == "next"]
     tail = [f"next {later[0]}"] if later else []
-    tail.append(f"try {found.now[0].advice[0].do}" if found.now[0].advice else "./inv diagnose says more")
+    tail.append(f"try {_command(found.now[0].advice[0].do)}" if found.now[0].advice else "./inv diagnose says more")
     return "verdict: " + "; ".join([*parts, *tail])
 
 
@@ -55,7 +55,12 @@ def _verdict_lines(verdict: Verdict, gpus: int) -> Iterator[str]:
     yield from (f"     log: {line}" for line in verdict.lines)
     for at, advice in enumerate(verdict.advice):
         effect = f" -> {advice.effect}" if advice.effect else ""
-        yield f"     {'try' if at == 0 else 'or'}: {advice.do}{effect}; costs: {advice.cost}"
+        yield f"     {'try' if at == 0 else 'or'}: {_command(advice.do)}{effect}; costs: {advice.cost}"
+
+
+def _command(advice: str) -> str:
+    """Flags alone get the verb that takes them."""
+    return f"restart-servers {advice}" if advice.startswith("--set ") else advice
 
 
 def _on(verdict: Verdict, gpus: int) -> str:

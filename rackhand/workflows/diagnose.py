@@ -23,6 +23,7 @@ from rackhand.workflows.metrics import plan_watch
 SECONDS = 30.0
 LEAST_SECONDS = 5.0
 INTERVAL_S = 1.0
+NO_SERVER = "no server runs here; restart-servers starts them"
 Tell = Callable[[Host, Diagnosis, Sample], None]
 """One host's diagnosis and its newest sample. Called from several threads."""
 
@@ -55,7 +56,9 @@ def told(screen: Screen) -> Tell:
 
     def tell(host: Host, found: Diagnosis, sample: Sample) -> None:
         gpus = len(sample.gpus)
-        lines = [f"{host.where}: {line}" for line in diagnosis_lines(found, gpus=gpus)]
+        runs = any(gpu.state not in ("unknown", "stopped") for gpu in sample.gpus)
+        said = diagnosis_lines(found, gpus=gpus) if runs or found.verdicts else [NO_SERVER]
+        lines = [f"{host.where}: {line}" for line in said]
         screen.lines("diagnosis", {"where": host.where, **to_json(found), "gpus": gpus}, lines)
 
     return tell

@@ -63,7 +63,7 @@ def detach(fleet: Fleet, environ: Mapping[str, str], argv: Sequence[str]) -> Rep
     done = local.exec(tmux.new_session_argv(home, session, tuple(argv), digest="record"))
     if done.status:
         raise RackhandError("tmux made no session", detail=done.stderr.decode(errors="replace"), hint="is tmux there?")
-    return _report(f"recording in tmux; to see it: {attach}", "done")
+    return _report(f"recording in tmux until Ctrl-C there: {attach}", "done")
 
 
 def history(fleet: Fleet, environ: Mapping[str, str], job: str, *, since: str = "", export: str = "") -> Told:
