@@ -10,8 +10,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import random
 import sys
 import time
+
+_WORDS = ("so", "the", "answer", "goes", "on", "for", "a", "while", "word", "by", "and", "never", "twice", "alike")
 
 
 class Stats:
@@ -76,7 +79,8 @@ def response(body: bytes, status: bytes = b"200 OK") -> bytes:
 
 
 def completion(body: int) -> bytes:
-    words = ("and so the answer goes on for a while, word by word; " * (body // 50 + 1))[:body]
+    dice = random.Random(0)
+    words = "".join(f"{dice.choice(_WORDS)} {dice.randrange(10**4)} " for _ in range(body // 6))[:body]
     choice = {"index": 0, "message": {"role": "assistant", "content": words}, "finish_reason": "stop"}
     usage = {"prompt_tokens": 400, "completion_tokens": body // 4, "total_tokens": 400 + body // 4}
     return json.dumps(
