@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -56,7 +57,7 @@ def exit_code(forecasts: Sequence[Forecast], report: Report | None) -> int:
 
 
 def forecast_lines(found: Forecast) -> list[str]:
-    """For a screen or a log; no control characters, at most about 110 columns."""
+    """For a screen or a log; no control characters, 80 columns but for what-if tables."""
     launch = found.launch
     lines = [f"{found.where}: {launch.model.name} on {launch.gpu.name}, SGLang {launch.version}"]
     if found.outlook is None:
@@ -66,8 +67,13 @@ def forecast_lines(found: Forecast) -> list[str]:
         lines += _figures(found.outlook, found)
     lines += [f"  ! {caution}" for caution in found.cautions]
     lines += _changes(found)
-    lines += _trials(found)
-    return lines
+    whole = found.outlook is None  # an error's line stays whole
+    return [*(lines if whole else (piece for line in lines for piece in _wrapped(line))), *_trials(found)]
+
+
+def _wrapped(line: str) -> list[str]:
+    indent = " " * (20 if line.startswith("  ") and not line.startswith("    ") else 11)
+    return textwrap.wrap(line, 80, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _memory(found: Capacity, free_gib: float) -> Iterator[str]:

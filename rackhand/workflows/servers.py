@@ -85,7 +85,11 @@ def look(transport: Transport, host: Host, jobs: Sequence[Job]) -> Facts:
 def check_deployed(host: Host, facts: Facts) -> None:
     """PreconditionError when deploy would still have something to do; uploads are not looked at."""
     if plan_deploy(host, facts, render_bundle(host, facts.gpus, read_sources(host))):
-        what = "the inventory changed since the last deploy" if facts.manifest else "nothing is deployed here yet"
+        what = (
+            "the inventory or rackhand changed since the last deploy"
+            if facts.manifest
+            else "nothing is deployed here yet"
+        )
         raise PreconditionError(what, where=host.where, hint=f"run deploy --hosts {host.name} first")
 
 
