@@ -91,7 +91,7 @@ def test_capacity_goes_from_37_to_72_in_four_calls(host: Host, place: Place) -> 
     after = pids(host)
     assert after["GPU 0"] != before["GPU 0"]
     assert after["GPU 1"] == before["GPU 1"]
-    assert "0/72 running" in second.rows[0].facts["GPU 0"]
+    assert second.rows[0].facts["GPU 0"].startswith("serving 0/72, ")
 
     argvs = place.pct_calls.read_text()
     logs = "".join(file.read_text() for file in place.workspace(200).rglob("*") if file.is_file() and _is_text(file))
