@@ -29,7 +29,7 @@ from remote.job_file import observe_lock
 pytestmark = pytest.mark.lab
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = "/opt/sglang/bin/python"
-PROMPTS = 150
+PROMPTS = 240
 DONE_BEFORE = 3
 ARGS = {"mamba-scheduler-strategy": "extra_buffer", "mamba-ssm-dtype": "bfloat16", "mem-fraction-static": 0.85}
 
@@ -150,7 +150,7 @@ def test_a_job_survives_a_dead_server_and_a_dead_generator_and_is_done_once(benc
     assert bench.status()["job j"].startswith("stopped")
 
     assert bench.resume().exit_code == 3
-    await_true(lambda: bench.progress()["status"] == "done", "the job ends", 90)
+    await_true(lambda: bench.progress()["status"] == "done", "the job ends", 110)
     assert sorted(bench.finished()) == list(range(PROMPTS))
     assert sorted(bench.records()) == list(range(DONE_BEFORE, PROMPTS))
     await_true(lambda: observe_lock(bench.output) is None, "the generator ended")
