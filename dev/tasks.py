@@ -53,7 +53,13 @@ def lab_up(c: Context, *, gpus: int = 8, kind: str = "rtx-pro-6000", pct_delay: 
     """
     from demo.prompts import ensure_prompts
     from lab import host, packages
+    from lab.gpu.kinds import KINDS
+    from rackhand.errors import UsageError
 
+    if kind not in KINDS:
+        raise UsageError(f"no GPU model {kind!r} in the lab", hint=f"there is: {', '.join(KINDS)}")
+    if gpus < 1 or not 0 <= pct_delay <= 60:
+        raise UsageError("a lab has at least one GPU, and its pct a delay of 0 to 60 s", hint="see ./inv --help lab.up")
     packages.prepare_for_lab()
     place = host.up(ROOT, host.LabOptions(gpus=gpus, gpu_kind=kind, pct_delay_s=pct_delay))
     ensure_prompts(place.state)

@@ -71,6 +71,15 @@ def test_wrong_usage_names_the_flag(words: str, said: str) -> None:
     assert inv(*words.split()).stderr.startswith(said)
 
 
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [("--kind=h100", "no GPU model 'h100' in the lab; there is: rtx-pro-6000"), ("--gpus=0", "a lab has at least one")],
+)
+def test_a_lab_that_can_not_be_is_refused(flag: str, said: str) -> None:
+    ended = inv("lab.up", flag)
+    assert (ended.returncode, ended.stderr[: len(said)]) == (2, said)
+
+
 def test_without_words_the_tasks_are_listed_from_any_directory(tmp_path: Path) -> None:
     listed = inv(cwd=tmp_path)
     assert listed.returncode == 0

@@ -99,7 +99,8 @@ def plan_resume(
         engine=servers[0].spec.engine,
     )
     done = f", {state.finished} already done" if state.finished else ""
-    return StartJob(job.name, order, f"start job {job.name} on {len(servers)} servers{done}")
+    into = f", into {order.output}" if order.output != job.output else ""
+    return StartJob(job.name, order, f"start job {job.name} on {len(servers)} servers{done}{into}")
 
 
 def check_session(host: Host, job: Job, facts: Facts) -> None:

@@ -100,7 +100,10 @@ def forecast_fleet(
         forecasts[task.host.name] = _seen_forecasts(task, jobs, question)
 
     report = hosts_at_work.run("capacity", wanted, work, say=say, roads=roads)
-    return [f for host in wanted for f in forecasts.get(host.name, [])], report
+    found = [f for host in wanted for f in forecasts.get(host.name, [])]
+    if question.server and not found and not report.exit_code:
+        raise UsageError(f"no server {question.server!r}", where=str(fleet.path), hint=_server_names(hosts))
+    return found, report
 
 
 def _seen_forecasts(task: Task, outputs: list[str], question: Question) -> list[Forecast]:
