@@ -7,6 +7,7 @@ import hashlib
 import json
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterable
@@ -18,6 +19,9 @@ import zstandard
 from tests.remote.forked import Forked
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+Process = Forked | subprocess.Popen[Any]
 
 
 def write_prompts(folder: Path, count: int, text: Callable[[int], str] = lambda i: f"prompt {i}") -> Path:
@@ -43,7 +47,7 @@ class Rig:
         self._options = server_options
         self._count = ports
         self.ports: list[int] = []
-        self._started: list[Forked] = []
+        self._started: list[Process] = []
 
     def __enter__(self) -> Self:
         argv = [sys.executable, str(ROOT / "tests/remote/null_server.py"), "--ports", str(self._count), *self._options]
@@ -74,12 +78,19 @@ class Rig:
             options = ("--concurrency", "16", *options)
         return [sys.executable, "-m", "remote", "generate", *where, *servers, *options]
 
-    def start(self, prompts: Path, *options: str) -> Forked:
-        process = Forked(self.argv(prompts, *options)[3:], ROOT, self.folder / "generation.log")
+    def start(self, prompts: Path, *options: str) -> Process:
+        argv, log = self.argv(prompts, *options), self.folder / "generation.log"
+        process: Process
+        if threading.active_count() == 1 and "obstore" not in sys.modules:
+            process = Forked(argv[3:], ROOT, log)
+        else:
+            # Threads, obstore's own among them, don't come along in a fork.
+            with log.open("w") as file:
+                process = subprocess.Popen(argv, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
         self._started.append(process)
         return process
 
-    def end(self, process: Forked, seconds: float = 60) -> int:
+    def end(self, process: Process, seconds: float = 60) -> int:
         code = process.wait(seconds)
         self.log = (self.folder / "generation.log").read_text()
         assert "Traceback" not in self.log, self.log
@@ -106,7 +117,7 @@ class Rig:
             return progress
         return {}
 
-    def wait_for_progress(self, process: Forked) -> None:
+    def wait_for_progress(self, process: Process) -> None:
         """Until more is finished than now, or the generator has ended."""
         before = self.finished()
         wait_until(lambda: self.finished() > before or process.poll() is not None, "progress")

@@ -18,8 +18,7 @@ import pytest
 from remote import append_file
 from remote.ledger import Batch
 from remote.recovery import open_ledger
-from tests.remote.forked import Forked
-from tests.remote.rig import ROOT, Rig, nothing_lost_nothing_twice, wait_until, write_prompts
+from tests.remote.rig import ROOT, Process, Rig, nothing_lost_nothing_twice, wait_until, write_prompts
 
 ELSEWHERE = {
     "sglang#4191: hangs while /health says 200": "test_generate_faults.test_one_bad_server_of_eight_costs_no_prompt",
@@ -177,7 +176,7 @@ def test_bytes_written_a_record_do_not_grow_with_the_run(tmp_path: Path, monkeyp
     assert set(written) == {len('{"index":1000}\n'), len("1000\n")}
 
 
-def _figures(process: Forked) -> tuple[int, int]:
+def _figures(process: Process) -> tuple[int, int]:
     """Open descriptors and RSS in MiB."""
     folder = Path(f"/proc/{process.pid}")
     resident = re.search(r"VmRSS:\s+(\d+)", (folder / "status").read_text())
