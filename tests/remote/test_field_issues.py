@@ -107,7 +107,9 @@ ISSUES = {
         ("--lat", "5", "--p500", "0.3"), ("--attempts", "30"), count=300
     ),
     "vllm#39963: big bodies": Issue(("--body", "400000"), ports=2, count=60),
-    "vllm router#179: one worker gets everything": Issue(("--lat", "20"), ports=8, count=1600),
+    "vllm router#179: one worker gets everything": Issue(
+        ("--lat", "20"), ports=8, count=1600, check=_servers_share_alike
+    ),
     "tau PR 354: line separators inside a text": Issue(
         text=lambda i: f"one\u2028two\u0085three\u2029 {i} \r\f\v end", count=50
     ),
