@@ -139,9 +139,8 @@ class Site:
     def _put_nvidia_smi(self) -> None:
         self.bin.mkdir()
         program = self.bin / "nvidia-smi"
-        program.write_text(
-            f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {sys.executable} -m lab.gpu.nvidia_smi "$@"\n'
-        )
+        root, python = shlex.quote(str(ROOT)), shlex.quote(sys.executable)
+        program.write_text(f'#!/bin/sh\nPYTHONPATH={root} exec {python} -m lab.gpu.nvidia_smi "$@"\n')
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
 
 
