@@ -148,7 +148,7 @@ def test_down_of_nothing_is_fine(tmp_path: Path) -> None:
 
 FRESH = [
     ("hostname", f"gpu{VMID}\n"),
-    ("ls /workspace /home /root/.ssh", "/home:\n\n/root/.ssh:\n\n/workspace:\n"),
+    ("ls /home /root/.ssh; ls -d /workspace", "/home:\n\n/root/.ssh:\n/workspace\n"),
     ("find /tmp -type f -not -path CHECKOUT'/*'", ""),
     ("cd / && ls run", "rackhand-lab\n"),
     ("touch CHECKOUT/x 2>&1 || true", "touch: cannot touch 'CHECKOUT/x': Read-only file system\n"),
