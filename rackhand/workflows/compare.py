@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from rackhand.compare import COMPARED_S, compare
 from rackhand.errors import PreconditionError, UsageError
@@ -26,8 +27,8 @@ def compare_runs(fleet: Fleet, environ: Mapping[str, str], job: str, names: Sequ
     if found.seconds <= 0:
         what = f"run {a.id} or run {b.id} of {job} was never steady for half a minute"
         raise PreconditionError(what, hint="./inv history lists the runs; record for longer")
-    titles = (f"run {a.id}, {when(a.began)}", f"run {b.id}, {when(b.began)}")
-    return comparison_of(found, titles, changed=changed_flags(a, b), baselines=fleet.baselines)
+    table = comparison_of(found, (f"run {a.id}", f"run {b.id}"), changed=changed_flags(a, b), baselines=fleet.baselines)
+    return replace(table, title=f"run {a.id} of {when(a.began)}, run {b.id} of {when(b.began)}")
 
 
 def chosen_runs(runs: Sequence[Run], names: Sequence[str]) -> tuple[Run, Run]:
