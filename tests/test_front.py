@@ -88,8 +88,9 @@ def test_without_words_the_tasks_are_listed_from_any_directory(tmp_path: Path) -
 
 def fresh_tasks() -> Any:
     """The collection, anew: Invoke hands out a task's help once."""
-    sys.modules.pop("tasks", None)
-    return importlib.import_module("tasks").ns
+    for name in ("dev.tasks", "tasks"):
+        module = importlib.reload(importlib.import_module(name))
+    return module.ns
 
 
 def test_every_task_has_a_first_line_and_an_example() -> None:

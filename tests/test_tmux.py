@@ -45,7 +45,7 @@ def test_a_session_keeps_its_exit_status_and_digest_and_is_found_by_its_exact_na
         done = subprocess.run(start, capture_output=True, text=True, check=True)
         assert int(done.stdout) > 1
         deadline = time.monotonic() + 10
-        while not (panes := _panes(home))[0].dead and time.monotonic() < deadline:
+        while (panes := _panes(home))[0].status is None and time.monotonic() < deadline:
             time.sleep(0.05)
         assert [(p.session, p.status, p.digest) for p in panes] == [("gpu10", 7, "abcd")]
         assert subprocess.run(tmux.kill_session_argv(home, "gpu1"), capture_output=True, check=False).returncode != 0
