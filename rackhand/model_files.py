@@ -46,7 +46,7 @@ def parse_model_files(done: CommandState | None) -> ModelFiles | None:
     text, _, sizes = done.stdout.partition("\n--shards--\n")
     try:
         config = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     shards = [int(word) for word in sizes.split() if word.isdigit()]
     return ModelFiles(config, weights_gib_of(shards)) if isinstance(config, dict) else None

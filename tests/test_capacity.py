@@ -89,6 +89,9 @@ def test_what_is_no_release_is_told_so(version: str) -> None:
         ("0.5.11", {"tp-size": 5}, "can't be divided"),
         ("0.5.11", {"mamba-ssm-dtype": "float8"}, "knows float32, bfloat16, float16"),
         ("0.5.11", {"max-running-requests": "many"}, "not a whole number"),
+        ("0.5.11", {"max-running-requests": True}, "not a whole number"),
+        ("0.5.11", {"max-running-requests": 64.7}, "not a whole number"),
+        ("0.5.11", {"mem-fraction-static": True}, "not a number"),
         ("0.5.11", {"max-running-requests": 0}, "less than 1"),
         ("0.5.11", {"mem-fraction-static": "half"}, "not a number"),
         ("0.5.11", {"mem-fraction-static": 1.5}, "at most 1"),
@@ -142,6 +145,11 @@ def test_the_automatic_fraction_is_that_of_the_source(
 ) -> None:
     gpu = dataclasses.replace(RTX_PRO_6000, memory_mib=memory_mib)
     assert auto_fraction(gpu, QWEN3_6_27B, flags, version) == pytest.approx(expected, abs=0.0011)
+
+
+def test_a_prefill_chunk_beyond_all_sense_leaves_no_fraction() -> None:
+    gpu = Gpu(name="x", memory_mib=97887, free_gib=94.14, compute_capability="12.0")
+    assert auto_fraction(gpu, QWEN3_6_27B, {"chunked-prefill-size": 10**17}) < 0
 
 
 def test_an_unset_fraction_is_the_automatic_one() -> None:

@@ -99,6 +99,32 @@ def test_an_unknown_model_is_an_error_that_names_what_is_missing(text: dict[str,
         parse_model(text, weights_gib=1.0)
 
 
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("deepseek-v3", "n_routed_experts", "64"),
+        ("deepseek-v3", "n_routed_experts", [1]),
+        ("deepseek-v3", "rope_scaling", {"factor": "40"}),
+        ("llama-3.1-8b", "max_position_embeddings", float("inf")),
+        ("gemma-3-27b", "vision_config", {"num_hidden_layers": "27"}),
+        ("qwen3-next-80b", "mamba_ssm_dtype", "int4"),
+        ("qwen3-next-80b", "mamba_ssm_dtype", [1]),
+        ("qwen3-next-80b", "layer_types", ["unheard"]),
+        ("gpt-oss-20b", "layer_types", []),
+        ("gpt-oss-20b", "head_dim", 0),
+        ("llama-3.1-8b", "num_attention_heads", 10**8),
+    ],
+)
+def test_a_value_that_no_model_has_is_an_error_that_names_it(name: str, field: str, value: object) -> None:
+    with pytest.raises(UnknownModel, match=r"config\.json"):
+        parse_model({**config(name), field: value}, weights_gib=20.0)
+
+
+def test_a_vision_tower_that_says_nothing_of_its_size_counts_as_the_usual_one() -> None:
+    silent = {**config("gemma-3-27b"), "vision_config": {"num_hidden_layers": None, "hidden_size": None}}
+    assert parse_model(silent, weights_gib=20.0).vision_fraction == 0.95
+
+
 def test_weights_are_the_sum_of_the_shards_or_what_the_index_says() -> None:
     assert weights_gib_of([2**30, 2**29]) == 1.5
     assert index_weights_gib({"metadata": {"total_size": 2**31}}) == 2.0

@@ -107,7 +107,9 @@ def test_what_can_not_start_has_an_exit_code_of_its_own(
     [
         ({"sets": ["a"]}, "has no value"),
         ({"sets": ["=3"]}, "no flag name"),
+        ({"sets": ["a=3", "--a=4"]}, "--set a is given twice"),
         ({"what_if": ["a=1,,2"]}, "has no value"),
+        ({"what_if": ["a=1,2,3,4,5,6,7,8", "b=1,2,3,4,5,6,7,8,9"]}, "72 combinations; try at most 64"),
         ({"gpu": "h1000"}, "did you mean"),
         ({"gpu_free_gib": -1}, "can't be"),
         ({"weights_gib": float("nan")}, "can't be"),
@@ -120,6 +122,12 @@ def test_what_can_not_start_has_an_exit_code_of_its_own(
 def test_a_wrong_word_is_named(given: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         parse_question(**given)
+
+
+def test_a_config_nested_too_deep_is_no_json(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[" * 20_000)
+    with pytest.raises(UsageError, match="is no JSON"):
+        parse_question(model_config=str(tmp_path))
 
 
 @pytest.mark.parametrize("gone", ["gpu_free_gib", "weights_gib", "version", "model_config"])

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from rackhand.capacity.errors import UnknownModel
-from rackhand.capacity.shapes import GIB, ModelShape
+from rackhand.capacity.shapes import GIB, STATE_BYTES, ModelShape
 
 Config: TypeAlias = Mapping[str, Any]
 
@@ -46,7 +46,7 @@ _LINEAR = (
 )
 _CONTEXT = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
 _SIZE = re.compile(
-    r"(?:\w+_)?num_\w+|(?!use_)\w+_(?:size|dim|dense_replace|interval|topk|rank|window|pattern)", re.ASCII
+    r"(?:\w+_)?num_\w+|n_\w+_experts|(?!use_)\w+_(?:size|dim|dense_replace|interval|topk|rank|window|pattern)", re.ASCII
 )
 _LARGEST = 10**9
 _FOUR_BITS = ("awq", "gptq", "mxfp4", "nvfp4", "modelopt_fp4", "bitsandbytes")
@@ -60,10 +60,13 @@ def parse_model(config: Config, *, weights_gib: float, draft_gib: float = 0.0, n
     text = _text_part(config)
     _check_kinds(config)
     _check_kinds(text)
+    _check_kinds({"factor": (text.get("rope_scaling") or {}).get("factor")})
+    vision = config.get("vision_config") or {}
+    _check_kinds({key: vision.get(key) for key in ("num_hidden_layers", "hidden_size")})
     arch = next(iter(config.get("architectures") or text.get("architectures") or ()), "")
     kinds = {a: kind for kind in (HYBRID, LATENT, WINDOW_POOL, PLAIN) for a in kind}
     kind = kinds.get(arch)
-    missing = [field for field in _required(kind, text) if text.get(field) is None]
+    missing = [field for field in _required(kind, text) if not text.get(field)]
     if kind is None or missing:
         raise UnknownModel(_why_unknown(arch, missing, known=kind is not None))
     fields = _common(config, text, weights_gib) | {"draft_gib": draft_gib, "name": name or arch}
@@ -73,7 +76,10 @@ def parse_model(config: Config, *, weights_gib: float, draft_gib: float = 0.0, n
         fields |= _latent(text)
     elif kind is WINDOW_POOL:
         fields |= _window_pool(text)
-    return ModelShape(**fields)
+    shape = ModelShape(**fields)
+    if not shape.full_layers + shape.swa_layers or not (shape.head_dim or shape.mla_width):
+        raise UnknownModel(f"{arch}: by its config.json none of its layers keeps KV tokens")
+    return shape
 
 
 def _check_kinds(part: Config) -> None:
@@ -83,8 +89,10 @@ def _check_kinds(part: Config) -> None:
             continue
         if _SIZE.fullmatch(key):
             fits = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST
-        elif key in _CONTEXT:
-            fits = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+        elif key in _CONTEXT or key == "factor":
+            fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LARGEST
+        elif key == "mamba_ssm_dtype":
+            fits = isinstance(value, str) and value in STATE_BYTES
         elif key in ("architectures", "layer_types"):
             fits = isinstance(value, list) and all(isinstance(one, str) for one in value)
         elif key in ("quantization_config", "rope_scaling", "vision_config"):
@@ -240,5 +248,6 @@ def vision_fraction(vision: Config) -> float:
 
     0.95 x clamp(1 - 0.1 x (layers x width^2 / (24 x 1024^2) - 1), 0.8, 1.05); 24 and 1024 where config.json is silent.
     """
-    complexity = float(vision.get("num_hidden_layers", 24) * vision.get("hidden_size", 1024) ** 2) / (24 * 1024**2)
+    layers, width = vision.get("num_hidden_layers") or 24, vision.get("hidden_size") or 1024
+    complexity = float(layers * width**2) / (24 * 1024**2)
     return 0.95 * max(0.8, min(1.05, 1 - 0.1 * (complexity - 1)))

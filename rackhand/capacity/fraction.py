@@ -64,7 +64,7 @@ def _graphs_mib(mib: int, model: ModelShape, release: Release, flags: Flags, *, 
 
 def _prefill_graphs(largest: int) -> int:
     steps = (*_STEPS, (4608, largest + 1, 512))
-    return sum(1 for step in steps for size in range(*step) if size <= largest)
+    return sum(max(0, -((start - min(stop, largest + 1)) // step)) for start, stop, step in steps)
 
 
 def _speculation_mib(algorithm: str, release: Release) -> int:

@@ -37,6 +37,8 @@ def whole(flags: Flags, name: str, *, least: int = 1) -> int | None:
     if value is None:
         return None
     try:
+        if isinstance(value, bool | float):
+            raise ValueError(value)
         number = int(value)
     except (ValueError, OverflowError) as wrong:
         raise FlagsRefused(f"--{name} {value!r} is not a whole number") from wrong
@@ -51,6 +53,8 @@ def fraction_of(flags: Flags, name: str, *, most: float = float("inf")) -> float
     if value is None:
         return None
     try:
+        if isinstance(value, bool):
+            raise ValueError(value)
         number = float(value)
     except ValueError as wrong:
         raise FlagsRefused(f"--{name} {value!r} is not a number") from wrong

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ from typing import Any
 
 from rackhand.arguments import flag_name, scalar_value
 from rackhand.capacity.errors import UnknownModel
-from rackhand.capacity.forecast import Forecast, foresee
+from rackhand.capacity.forecast import MOST_TRIALS, Forecast, foresee
 from rackhand.capacity.gpus import CONTEXT_MIB, KINDS, GpuKind, kind_of
 from rackhand.capacity.outlook import Launch
 from rackhand.capacity.rate import Lengths
@@ -59,6 +60,9 @@ def parse_question(**given: Any) -> Question:
         found["sets"] = {name: values[0] for name, values in _pairs(found["sets"], "--set").items()}
     if "what_if" in found:
         found["what_if"] = _pairs(found["what_if"], "--what-if", several=True)
+        tried = math.prod(map(len, found["what_if"].values()))
+        if tried > MOST_TRIALS:
+            raise UsageError(f"--what-if: {tried:,} combinations", hint=f"try at most {MOST_TRIALS} at once")
     if "gpu" in found:
         found["kind"] = _kind(found.pop("gpu"))
     if "lengths" in found:
@@ -201,6 +205,8 @@ def _pairs(words: Sequence[str], option: str, *, several: bool = False) -> dict[
             flag = flag_name(name)
         except ValueError as error:
             raise UsageError(f"{option}: {error}", hint=f"write {option} FLAG=VALUE") from None
+        if flag in found and not several:
+            raise UsageError(f"{option} {flag} is given twice")
         values = [value.strip() for value in (text.split(",") if several else (text,))]
         if not equals or not all(values):
             raise UsageError(f"{option} {word!r} has no value", hint=f"write {option} FLAG=VALUE")
@@ -222,7 +228,7 @@ def _read_config(path: Path) -> ModelFiles:
         sizes = [shard.stat().st_size for shard in file.parent.glob("*.safetensors")]
     except OSError as error:
         raise UsageError(f"can't be read: {error.strerror}", where=str(file), hint="correct --model-config") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"is no JSON: {error}", where=str(file), hint="give the model's config.json") from None
     if not isinstance(config, dict):
         raise UsageError("holds no JSON object", where=str(file), hint="give the model's config.json")
