@@ -40,6 +40,10 @@ def launch(
         ("0.5.11", {"mamba-radix-cache-strategy": "extra_buffer"}, "is unknown to 0.5.11: its name there is --mam"),
         ("0.5.11", {"enable-unified-memory": True}, "is unknown to 0.5.11, which ends with status 2"),
         ("0.5.23", {"enable-unified-memory": True}, "isn't modelled"),
+        ("0.5.11", {"mem-fraction-statc": 0.9}, "is no flag of SGLang 0.5.11 or 0.5.23"),
+        ("0.5.11", {"dcp-size": 1}, "--dcp-size is unknown to 0.5.11, which ends with status 2"),
+        ("0.5.23", {"torchao-config": "int8wo"}, "--torchao-config is gone in 0.5.23"),
+        ("0.5.18", {"torchao-config": "int8wo"}, "went between 0.5.11 and 0.5.23; restart-servers asks the installed"),
         ("0.5.6", {"max-mamba-cache-size": 50}, "is ignored by 0.5.6"),
         ("0.5.11", {}, "an upgrade to 0.5.14 or later"),
         ("0.5.14", {}, "from 0.5.14 that is extra_buffer"),
@@ -50,6 +54,14 @@ def launch(
 def test_a_warning_says_what_is_not_as_the_flags_suggest(version: str, flags: dict[str, Any], says: str) -> None:
     asked = launch(flags, version=version)
     assert any(says in text for text in warn(asked, look_ahead(asked, JOB)))
+
+
+@pytest.mark.parametrize("version", ["0.5.11", "0.5.18", "0.5.23"])
+def test_a_flag_that_both_ends_know_is_no_matter(version: str) -> None:
+    asked = launch(
+        {"mem-fraction-static": 0.9, "attention-backend": "triton", "reasoning-parser": "qwen3"}, version=version
+    )
+    assert not any("status 2" in text or "between" in text for text in warn(asked, look_ahead(asked, JOB)))
 
 
 def test_memory_kept_for_requests_that_never_run_is_told_with_the_way_out() -> None:

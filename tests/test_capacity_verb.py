@@ -108,6 +108,10 @@ def test_what_can_not_start_has_an_exit_code_of_its_own(
         ({"sets": ["a"]}, "has no value"),
         ({"sets": ["=3"]}, "no flag name"),
         ({"sets": ["a=3", "--a=4"]}, "--set a is given twice"),
+        (
+            {"sets": ["api-key=hunter2"]},
+            "^--set: --api-key has no place here; it changes no size",
+        ),
         ({"what_if": ["a=1,,2"]}, "has no value"),
         ({"what_if": ["a=1,2,3,4,5,6,7,8", "b=1,2,3,4,5,6,7,8,9"]}, "72 combinations; try at most 64"),
         ({"gpu": "h1000"}, "did you mean"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 
 from rackhand.capacity.errors import CapacityError
+from rackhand.capacity.flag_names import IN_BOTH, ONLY_0_5_11, ONLY_0_5_23
 from rackhand.capacity.outlook import Launch, Outlook
 from rackhand.capacity.predict import predict
 from rackhand.capacity.read import dashed
@@ -53,8 +55,26 @@ def _of_flags(launch: Launch) -> Iterator[str]:
         if name in SINCE and release < SINCE[name] and not any(name == new for _, new, _, _ in RENAMED):
             known = ".".join(map(str, SINCE[name]))
             yield f"--{name} is unknown to {version}, which ends with status 2; it is there from {known} on"
+    yield from _of_names(sorted(given.difference(SINCE, *((old, new) for old, new, _, _ in RENAMED))), launch.version)
     for name in sorted(given.intersection(UNSIZED)):
         yield f"--{name} changes the pools in a way that isn't modelled: expect other sizes"
+
+
+def _of_names(names: Iterable[str], version: str) -> Iterator[str]:
+    """Judged by the two releases whose flags are all known; between them only what both know is certain."""
+    release = release_of(version)
+    for name in names:
+        if name in ONLY_0_5_23 and release <= (0, 5, 11):
+            yield f"--{name} is unknown to {version}, which ends with status 2; it came after 0.5.11"
+        elif name in ONLY_0_5_11 and release >= (0, 5, 23):
+            yield f"--{name} is gone in {version}, which ends with status 2"
+        elif name in ONLY_0_5_23 | ONLY_0_5_11 and (0, 5, 11) < release < (0, 5, 23):
+            verb = "came" if name in ONLY_0_5_23 else "went"
+            yield f"--{name} {verb} between 0.5.11 and 0.5.23; restart-servers asks the installed {version} about it"
+        elif name not in IN_BOTH | ONLY_0_5_23 | ONLY_0_5_11:
+            near = difflib.get_close_matches(name, IN_BOTH | ONLY_0_5_23 | ONLY_0_5_11, n=1)
+            meant = f"; did you mean --{near[0]}" if near else ""
+            yield f"--{name} is no flag of SGLang 0.5.11 or 0.5.23: expect it to end with status 2{meant}"
 
 
 def _of_sizes(launch: Launch, outlook: Outlook) -> Iterator[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rackhand.arguments import flag_name, scalar_value
+from rackhand.arguments import MANAGED_FLAGS, flag_name, looks_secret, scalar_value
 from rackhand.capacity.errors import UnknownModel
 from rackhand.capacity.forecast import MOST_TRIALS, Forecast, foresee
 from rackhand.capacity.gpus import CONTEXT_MIB, KINDS, GpuKind, kind_of
@@ -205,6 +205,8 @@ def _pairs(words: Sequence[str], option: str, *, several: bool = False) -> dict[
             flag = flag_name(name)
         except ValueError as error:
             raise UsageError(f"{option}: {error}", hint=f"write {option} FLAG=VALUE") from None
+        if flag in MANAGED_FLAGS or looks_secret(flag, text):
+            raise UsageError(f"{option}: --{flag} has no place here", hint="it changes no size, and may be a secret")
         if flag in found and not several:
             raise UsageError(f"{option} {flag} is given twice")
         values = [value.strip() for value in (text.split(",") if several else (text,))]
