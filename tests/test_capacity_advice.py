@@ -11,7 +11,7 @@ from rackhand.capacity import QWEN3_6_27B, QWEN3_6_27B_FP8, ModelShape
 from rackhand.capacity.advice import advise, balanced_ratio
 from rackhand.capacity.cautions import warn
 from rackhand.capacity.compare import Effective, compare_effective
-from rackhand.capacity.forecast import combinations, foresee
+from rackhand.capacity.forecast import PREDICTED, combinations, foresee
 from rackhand.capacity.gpus import kind_of
 from rackhand.capacity.outlook import Launch, look_ahead
 from rackhand.capacity.rate import Lengths
@@ -154,3 +154,11 @@ def test_effective_values_within_three_percent_are_as_predicted() -> None:
     assert compare_effective(found, Effective()) == ()
     (one,) = compare_effective(found, Effective(max_running_requests=30, kv_tokens=487_133))
     assert str(one) == "max_running_requests: 37 predicted, 30 effective (-18.9%)"
+
+
+def test_the_predicted_keys_stand_in_every_forecast_and_are_null_without_an_outlook() -> None:
+    fits = foresee("x", launch(EXTRA), lengths=JOB, lengths_from="").as_json()
+    assert all(fits[key] is not None for key in PREDICTED)
+    too_big = foresee("x", launch({"mem-fraction-static": 0.1}), lengths=JOB, lengths_from="").as_json()
+    assert too_big["error"]
+    assert all(too_big[key] is None for key in PREDICTED)

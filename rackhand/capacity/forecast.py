@@ -26,6 +26,14 @@ class Trial:
     problem: str = ""
 
 
+PREDICTED = (
+    *("slots", "slots_per_request", "max_running_requests", "capped_by", "kv_tokens", "kv_each_gib", "ssm_gib"),
+    *("conv_gib", "intermediate_ssm_gib", "intermediate_conv_gib", "reserved_unused_gib", "tokens_per_s"),
+    "roofline_tokens_per_s",
+)
+"""Keys that every forecast's JSON has; null where there is no outlook."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
     """`where` names the servers it is about; `error` says why there is no outlook."""
@@ -46,7 +54,7 @@ class Forecast:
         found |= {"engine_version": launch.version, "gpu_free_gib": round(launch.gpu.free_gib, 3)}
         found |= {"flags": dict(launch.flags), "resident_tokens": round(self.lengths.resident)}
         found |= {"lengths_from": self.lengths_from, "error": None if self.error is None else str(self.error)}
-        found |= {} if self.outlook is None else self.outlook.as_json()
+        found |= dict.fromkeys(PREDICTED) if self.outlook is None else self.outlook.as_json()
         found["warnings"] = list(self.cautions)
         found["changes"] = [
             {
