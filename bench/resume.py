@@ -24,12 +24,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from remote.done_bits import BITS_FILE  # noqa: E402
-from remote.done_file import DONE_FILE, done_lines  # noqa: E402
-from remote.job_file import observe_prompts_digest, start_job  # noqa: E402
-from remote.ledger import utc_now  # noqa: E402
-from remote.prompt_offsets import OFFSETS_FILE, observe_known  # noqa: E402
-from remote.shards import Closed, manifest_line, shard_name  # noqa: E402
+from remote.output.done_bits import BITS_FILE  # noqa: E402
+from remote.output.done_file import DONE_FILE, done_lines  # noqa: E402
+from remote.output.job_file import observe_prompts_digest, start_job  # noqa: E402
+from remote.output.ledger import utc_now  # noqa: E402
+from remote.output.shards import Closed, manifest_line, shard_name  # noqa: E402
+from remote.prompts.offsets import OFFSETS_FILE, observe_known  # noqa: E402
 
 LEFT = 1_000
 HOLE = 17

@@ -24,18 +24,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from remote.committer import Committer  # noqa: E402
-from remote.endpoint import Load  # noqa: E402
-from remote.feeder import Feeder  # noqa: E402
-from remote.feeding import Feeding  # noqa: E402
-from remote.judge import Judge  # noqa: E402
+from remote.generator.committer import Committer  # noqa: E402
+from remote.generator.endpoint import Load  # noqa: E402
+from remote.generator.feeder import Feeder  # noqa: E402
+from remote.generator.feeding import Feeding  # noqa: E402
+from remote.generator.judge import Judge  # noqa: E402
+from remote.generator.prompt_queue import Queue  # noqa: E402
+from remote.generator.reply import Reply  # noqa: E402
+from remote.generator.server import Server  # noqa: E402
+from remote.generator.tally import Tally  # noqa: E402
 from remote.log_lines import LogLines  # noqa: E402
-from remote.prompt_queue import Queue  # noqa: E402
-from remote.prompts import Prompt, Row  # noqa: E402
-from remote.recovery import open_ledger  # noqa: E402
-from remote.reply import Reply  # noqa: E402
-from remote.server import Server  # noqa: E402
-from remote.tally import Tally  # noqa: E402
+from remote.output.recovery import open_ledger  # noqa: E402
+from remote.prompts.rows import Prompt, Row  # noqa: E402
 
 SERVERS, SLOTS = 8, 24
 SPEED = 100.0

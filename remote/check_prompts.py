@@ -20,9 +20,9 @@ from rackhand.contract.servers import Heartbeat
 from remote import fastjson
 from remote.cli import Emit, VerbError
 from remote.packages import MissingPackageError
-from remote.prompt_files import ParquetRows, is_parquet, open_lines
-from remote.prompts import BadRow, Prompt, parse_fields, parse_row
-from remote.shapes import Reading
+from remote.prompts.files import ParquetRows, is_parquet, open_lines
+from remote.prompts.rows import BadRow, Prompt, parse_fields, parse_row
+from remote.prompts.shapes import Reading
 
 _HEARTBEAT_S = 5.0
 _MOST_ROWS = 40_000_000

@@ -20,13 +20,13 @@ from rackhand.contract import Failure, end
 
 COMMANDS = {
     "generate": "remote.generate",
-    "supervise": "remote.supervise",
+    "supervise": "remote.serving.supervise",
 }
 CALLS = {
     "observe": "remote.observe",
     "receive": "remote.receive",
     "servers": "remote.servers",
-    "probe": "remote.probe",
+    "probe": "remote.serving.probe",
     "job": "remote.job",
     "watch": "remote.watch",
     "prompts": "remote.check_prompts",

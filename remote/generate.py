@@ -18,28 +18,28 @@ from typing import Any
 
 from rackhand.contract.job import DONE_FILE, JOB_FILE, JobFile, PromptsDigest, Status, plan_refusals
 from rackhand.contract.servers import API_KEY
-from remote.committer import Committer
-from remote.control_file import ControlFile
-from remote.dataset_card import put_card
-from remote.feeder import Feeder
-from remote.feeding import Feeding, HopelessError
-from remote.generate_options import GenerateOptions, parse_options
-from remote.job_file import Lock, RefusedError, observe_job, observe_prompts_digest, start_job
-from remote.judge import Judge
-from remote.ledger import Ledger
+from remote.generator.committer import Committer
+from remote.generator.control_file import ControlFile
+from remote.generator.feeder import Feeder
+from remote.generator.feeding import Feeding, HopelessError
+from remote.generator.judge import Judge
+from remote.generator.options import GenerateOptions, parse_options
+from remote.generator.prompt_queue import Queue
+from remote.generator.run_loop import RunLoop, put_progress
+from remote.generator.server import Server
+from remote.generator.tally import Tally
 from remote.log_lines import LogLines
-from remote.object_store import Store, StoreError
+from remote.output.dataset_card import put_card
+from remote.output.job_file import Lock, RefusedError, observe_job, observe_prompts_digest, start_job
+from remote.output.ledger import Ledger
+from remote.output.object_store import Store, StoreError
+from remote.output.recovery import open_ledger
+from remote.output.upload import Uploader
+from remote.output.zstd_frames import Frames
 from remote.packages import MissingPackageError
-from remote.prompt_files import check_readable
-from remote.prompt_offsets import KnownPrompts, RowSkipper, observe_known
-from remote.prompt_queue import Queue
-from remote.prompts import Prompt, PromptReader, Row
-from remote.recovery import open_ledger
-from remote.run_loop import RunLoop, put_progress
-from remote.server import Server
-from remote.tally import Tally
-from remote.upload import Uploader
-from remote.zstd_frames import Frames
+from remote.prompts.files import check_readable
+from remote.prompts.offsets import KnownPrompts, RowSkipper, observe_known
+from remote.prompts.rows import Prompt, PromptReader, Row
 
 _GC_OBJECTS = 50_000
 """New objects between two collections: the default 700 comes every few requests and finds nothing."""
@@ -184,7 +184,7 @@ def _run_loop(main: Coroutine[Any, Any, int]) -> int:
 async def _run(
     options: GenerateOptions, ledger: Ledger, reader: PromptReader, known: KnownPrompts, log: LogLines
 ) -> int:
-    from remote.client import HttpClient
+    from remote.generator.client import HttpClient
 
     client = HttpClient(api_key=os.environ.get(API_KEY, ""))
     tally = Tally(

@@ -28,8 +28,8 @@ from rackhand.contract.files import (
     Workspace,
 )
 from remote.cli import Emit
-from remote.job_file import observe_state
-from remote.state import observe_servers
+from remote.output.job_file import observe_state
+from remote.serving.state import observe_servers
 
 COMMAND_LIMIT_S = 30.0
 """For all commands together: they run side by side."""

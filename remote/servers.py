@@ -20,14 +20,14 @@ from typing import Any, BinaryIO
 from rackhand.contract import from_json, to_json
 from rackhand.contract.servers import Heartbeat, ServerResult, ServersRequest, Step, secrets_dir
 from rackhand.engines import engine
-from remote.ask import read_api_key
 from remote.cli import VerbError
-from remote.gpu_memory import Baselines
-from remote.journal import append_event
-from remote.order import Shop, Turn
-from remote.ports import reserve
-from remote.secret_files import put_secrets
-from remote.wishes import Wishes
+from remote.serving.ask import read_api_key
+from remote.serving.gpu_memory import Baselines
+from remote.serving.journal import append_event
+from remote.serving.order import Shop, Turn
+from remote.serving.ports import reserve
+from remote.serving.secret_files import put_secrets
+from remote.serving.wishes import Wishes
 
 HEARTBEAT_S = 5.0
 CANCEL_GRACE_S = 3.0

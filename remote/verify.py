@@ -19,15 +19,15 @@ from rackhand.contract.job import DONE_FILE, FAILURES_FILE, MANIFEST_FILE, REJEC
 from rackhand.contract.servers import Heartbeat
 from remote import fastjson
 from remote.cli import Emit, VerbError
-from remote.done_file import IMPORTED_FILE, observe_done
-from remote.index_set import MAX_INDEX, IndexSet
-from remote.job_file import RefusedError, observe_job, observe_lock
+from remote.generator.quality import Quality, parse_quality
+from remote.generator.reply import Reply
+from remote.output.done_file import IMPORTED_FILE, observe_done
+from remote.output.index_set import MAX_INDEX, IndexSet
+from remote.output.job_file import RefusedError, observe_job, observe_lock
+from remote.output.shards import Closed, is_compressed, observe_indices, observe_manifest, observe_shards, shard_number
+from remote.output.uploads_file import UPLOADED_FILE, observe_uploads
+from remote.output.zstd_frames import observe_frames
 from remote.packages import MissingPackageError
-from remote.quality import Quality, parse_quality
-from remote.reply import Reply
-from remote.shards import Closed, is_compressed, observe_indices, observe_manifest, observe_shards, shard_number
-from remote.uploads_file import UPLOADED_FILE, observe_uploads
-from remote.zstd_frames import observe_frames
 
 _HEARTBEAT_S = 5.0
 _EXAMPLES = 5

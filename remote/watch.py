@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from rackhand.contract import from_json, to_json
 from rackhand.contract.servers import API_KEY, secrets_dir
 from rackhand.contract.watch import Sample, WatchedServer, WatcherSample, WatchRequest
-from remote.redact import read_values
+from remote.serving.redact import read_values
 from remote.watching.host import HostWatch
 from remote.watching.jobs import observe_job
 from remote.watching.outlet import Outlet

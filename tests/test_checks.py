@@ -25,10 +25,10 @@ from rackhand.workflows.checks import check_file, check_job
 from rackhand.workflows.checks import verify as verify_job
 from rackhand.workflows.fleet import Roads
 from remote.check_prompts import Seen, check_prompts
-from remote.ledger import Batch
-from remote.quality import DEFAULT, quality_of
-from remote.recovery import open_ledger
-from remote.shapes import Reading
+from remote.generator.quality import DEFAULT, quality_of
+from remote.output.ledger import Batch
+from remote.output.recovery import open_ledger
+from remote.prompts.shapes import Reading
 from remote.verify import verify
 
 ROWS: list[Any] = [

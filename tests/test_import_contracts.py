@@ -19,7 +19,11 @@ FORBIDDEN = {
         "rackhand/transport/via.py",
         "import rackhand.observe",
     ),
-    "the container side imports contract and engines only": ("remote/ask.py", "import rackhand.command"),
+    "the container side imports contract and engines only": ("remote/serving/ask.py", "import rackhand.command"),
+    "layers of remote: verbs, then the generator and the servers, then prompts, then the output": (
+        "remote/output/shards.py",
+        "import remote.generator.feeder",
+    ),
     "contract and engines travel: standard library only": ("rackhand/contract/watch.py", "import yaml"),
     "nobody but tasks, tests, the demo and dev imports the lab": ("rackhand/tell.py", "import lab.place"),
     "the lab imports capacity, contract and engines at most": ("lab/place.py", "import rackhand.errors"),

@@ -12,9 +12,9 @@ from rackhand.errors import InventoryError
 from rackhand.load import load_text
 from rackhand.load.job_options import QUALITY
 from rackhand.plan.job import generate_argv
-from remote.generate_options import parse_options
-from remote.quality import _READ, Quality
-from remote.shapes import Reading
+from remote.generator.options import parse_options
+from remote.generator.quality import _READ, Quality
+from remote.prompts.shapes import Reading
 
 INVENTORY = """
 hosts: {{h: {{type: ssh, ssh: h, servers: {{model: m}}}}}}

@@ -24,7 +24,7 @@ from rackhand.workflows.deploy import Choice, deploy
 from rackhand.workflows.job import Resume, Stop, resume, stop
 from rackhand.workflows.metrics import tail_metrics
 from rackhand.workflows.servers import Restart, restart_servers, status
-from remote.job_file import observe_lock
+from remote.output.job_file import observe_lock
 
 pytestmark = pytest.mark.lab
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ import time
 import warnings
 from pathlib import Path
 
-for name in ("uvloop", "orjson", "remote.generate", "remote.client"):
+for name in ("uvloop", "orjson", "remote.generate", "remote.generator.client"):
     importlib.import_module(name)
 
 

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from remote.adaptive_limit import AdaptiveLimit
-from remote.endpoint import Load
-from remote.server import Server
+from remote.generator.adaptive_limit import AdaptiveLimit
+from remote.generator.endpoint import Load
+from remote.generator.server import Server
 
 
 def _serve(limit: AdaptiveLimit, cap: int, completions: int, seed: int, start: float = 0.0) -> float:

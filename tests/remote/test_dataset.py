@@ -11,11 +11,11 @@ import pyarrow.json
 import pytest
 import yaml
 
-from remote.dataset_card import CARD_FILE, put_card, render_card
-from remote.feeding import record_line
-from remote.prompt_queue import Item
-from remote.prompts import Prompt
-from remote.reply import Reply
+from remote.generator.feeding import record_line
+from remote.generator.prompt_queue import Item
+from remote.generator.reply import Reply
+from remote.output.dataset_card import CARD_FILE, put_card, render_card
+from remote.prompts.rows import Prompt
 from tests.remote.rig import Rig, lines_of, records, write_prompts
 
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}

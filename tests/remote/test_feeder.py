@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from remote.committer import Committer
-from remote.endpoint import Load
-from remote.feeder import Feeder
-from remote.feeding import Feeding
-from remote.hedge import find_late
-from remote.judge import Judge
-from remote.ledger import Ledger
+from remote.generator.committer import Committer
+from remote.generator.endpoint import Load
+from remote.generator.feeder import Feeder
+from remote.generator.feeding import Feeding
+from remote.generator.hedge import find_late
+from remote.generator.judge import Judge
+from remote.generator.prompt_queue import Item, Queue
+from remote.generator.reply import Reply, TroubleError
+from remote.generator.server import Flight, Server
+from remote.generator.tally import Tally
 from remote.log_lines import LogLines
-from remote.prompt_queue import Item, Queue
-from remote.prompts import Prompt, Row
-from remote.recovery import open_ledger
-from remote.reply import Reply, TroubleError
-from remote.server import Flight, Server
-from remote.tally import Tally
+from remote.output.ledger import Ledger
+from remote.output.recovery import open_ledger
+from remote.prompts.rows import Prompt, Row
 
 Answer = Callable[[str, str], Reply | TroubleError | None]
 """Of a server's URL and a prompt's text; None hangs."""
@@ -175,7 +175,7 @@ def test_a_wall_clock_that_jumps_back_changes_only_the_time_that_records_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stamps = itertools.cycle(["2026-01-01T00:00:00+00:00", "1970-01-01T00:00:00+00:00"])
-    monkeypatch.setattr("remote.feeding.utc_now", lambda: next(stamps))
+    monkeypatch.setattr("remote.generator.feeding.utc_now", lambda: next(stamps))
     tally, ledger = _run(tmp_path, ScriptedClient(lambda server, text: GOOD), 40, "a", "b")
     assert (tally.completed, len(ledger.done)) == (40, 40)
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from rackhand.contract.job import Wish
-from remote.breaker import Breaker
-from remote.committer import Entry
-from remote.control_file import ControlFile
-from remote.endpoint import Load
-from remote.prompt_queue import Item, Queue
-from remote.prompts import Prompt
-from remote.server import Flight, Server
-from remote.tally import Tally
+from remote.generator.breaker import Breaker
+from remote.generator.committer import Entry
+from remote.generator.control_file import ControlFile
+from remote.generator.endpoint import Load
+from remote.generator.prompt_queue import Item, Queue
+from remote.generator.server import Flight, Server
+from remote.generator.tally import Tally
+from remote.prompts.rows import Prompt
 
 
 def _prompt(index: int) -> Prompt:

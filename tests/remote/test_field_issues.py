@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from remote import append_file
-from remote.ledger import Batch
-from remote.recovery import open_ledger
+from remote.output import append_file
+from remote.output.ledger import Batch
+from remote.output.recovery import open_ledger
 from tests.remote.rig import ROOT, Process, Rig, nothing_lost_nothing_twice, wait_until, write_prompts
 
 ELSEWHERE = {
@@ -214,7 +214,7 @@ def test_an_answer_that_takes_longer_than_five_minutes_is_waited_for(tmp_path: P
 
 
 def test_no_total_of_the_client_library_cuts_a_long_answer() -> None:
-    text = (ROOT / "remote/client.py").read_text()
+    text = (ROOT / "remote/generator/client.py").read_text()
     assert "ClientTimeout(total=None" in text
 
 

@@ -14,8 +14,8 @@ from pyarrow import parquet
 
 from remote import packages
 from remote.packages import MissingPackageError
-from remote.prompts import BadRow, Prompt, PromptReader, RowCount, count_rows, parse_row
-from remote.shapes import Reading
+from remote.prompts.rows import BadRow, Prompt, PromptReader, RowCount, count_rows, parse_row
+from remote.prompts.shapes import Reading
 from tests.remote.rig import Rig, nothing_lost_nothing_twice, records
 
 USER = {"role": "user", "content": "hi"}

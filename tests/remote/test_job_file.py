@@ -10,8 +10,10 @@ import tomllib
 
 from rackhand.contract import to_json
 from rackhand.contract.job import VERSION, PromptsDigest, Record, plan_refusals, root_url
-from remote.feeding import record_line
-from remote.job_file import (
+from remote.generator.feeding import record_line
+from remote.generator.prompt_queue import Item
+from remote.generator.reply import Reply
+from remote.output.job_file import (
     Lock,
     RefusedError,
     observe_job,
@@ -20,9 +22,7 @@ from remote.job_file import (
     observe_state,
     start_job,
 )
-from remote.prompt_queue import Item
-from remote.prompts import Prompt
-from remote.reply import Reply
+from remote.prompts.rows import Prompt
 
 
 def test_the_generators_version_is_the_distributions() -> None:

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from remote import append_file
-from remote.index_set import IndexSet
-from remote.ledger import Batch, Ledger
-from remote.recovery import open_ledger
+from remote.output import append_file
+from remote.output.index_set import IndexSet
+from remote.output.ledger import Batch, Ledger
+from remote.output.recovery import open_ledger
 from tests.remote.rig import listed, nothing_lost_nothing_twice, records
 
 

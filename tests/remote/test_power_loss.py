@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from remote.ledger import Batch, Ledger
-from remote.recovery import open_ledger
+from remote.output.ledger import Batch, Ledger
+from remote.output.recovery import open_ledger
 from tests.remote.power import Disk, PowerLossError
 from tests.remote.rig import listed, records
 

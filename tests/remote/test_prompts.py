@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote import fastjson, prompts
-from remote.prompts import BadRow, Prompt, PromptReader, Row, RowCount, count_rows, parse_row
+from remote import fastjson
+from remote.prompts import rows as prompts
+from remote.prompts.rows import BadRow, Prompt, PromptReader, Row, RowCount, count_rows, parse_row
 
 USER = {"role": "user", "content": "hi"}
 TOOL = {"type": "function", "function": {"name": "f"}}

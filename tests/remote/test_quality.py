@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from remote.quality import DEFAULT, OFF, Gate, Quality, parse_quality, quality_of, repetition
-from remote.reply import Reply
+from remote.generator.quality import DEFAULT, OFF, Gate, Quality, parse_quality, quality_of, repetition
+from remote.generator.reply import Reply
 from tests.remote.rig import Rig, nothing_lost_nothing_twice, write_prompts
 
 PROSE = (Path(__file__).parents[2] / "docs/generator.md").read_text()
-CODE = (Path(__file__).parents[2] / "remote/feeder.py").read_text()
+CODE = (Path(__file__).parents[2] / "remote/generator/feeder.py").read_text()
 
 
 def _reply(text: str = PROSE, reasoning: str | None = None, *, tokens: int = 900, finish: str = "stop") -> Reply:

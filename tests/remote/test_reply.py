@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from remote.endpoint import Load, parse_loads, parse_server_info
-from remote.reply import TroubleError, parse_reply, split_thinking
+from remote.generator.endpoint import Load, parse_loads, parse_server_info
+from remote.generator.reply import TroubleError, parse_reply, split_thinking
 
 RECORDED = Path(__file__).parents[1] / "fixtures/sglang-0.5.23"
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote.done_bits import BITS_FILE, observe_bits, put_bits
-from remote.done_file import DONE_FILE, done_lines
-from remote.index_set import IndexSet
-from remote.job_file import observe_prompts_digest
-from remote.prompt_offsets import OFFSETS_FILE, PromptOffsets, RowSkipper, observe_known
-from remote.prompts import PromptReader, RowCount
+from remote.output.done_bits import BITS_FILE, observe_bits, put_bits
+from remote.output.done_file import DONE_FILE, done_lines
+from remote.output.index_set import IndexSet
+from remote.output.job_file import observe_prompts_digest
+from remote.prompts.offsets import OFFSETS_FILE, PromptOffsets, RowSkipper, observe_known
+from remote.prompts.rows import PromptReader, RowCount
 
 
 @given(st.sets(st.integers(0, 300)), st.integers(0, 320))

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from remote.ledger import Batch
-from remote.object_store import Store, StoreError, is_store
-from remote.quality import DEFAULT
-from remote.recovery import open_ledger
-from remote.upload import Uploader
-from remote.uploads_file import observe_uploads
+from remote.generator.quality import DEFAULT
+from remote.output.ledger import Batch
+from remote.output.object_store import Store, StoreError, is_store
+from remote.output.recovery import open_ledger
+from remote.output.upload import Uploader
+from remote.output.uploads_file import observe_uploads
 from remote.verify import verify
 from tests.remote.rig import Rig, listed, nothing_lost_nothing_twice, wait_until, write_prompts
 from tests.remote.s3_server import S3, s3_server

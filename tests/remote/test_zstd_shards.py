@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from remote.ledger import Batch, Ledger
-from remote.quality import DEFAULT
-from remote.recovery import open_ledger
+from remote.generator.quality import DEFAULT
+from remote.output.ledger import Batch, Ledger
+from remote.output.recovery import open_ledger
+from remote.output.zstd_frames import Frames, observe_frames
 from remote.verify import verify
-from remote.zstd_frames import Frames, observe_frames
 from tests.remote.rig import Rig, nothing_lost_nothing_twice, records, wait_until, write_prompts
 
 SHARD = "completions-00000.jsonl.zst"

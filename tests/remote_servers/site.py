@@ -25,8 +25,8 @@ from rackhand.inventory import Env, Host, PlainSsh, SecretRef, Server, ServerSpe
 from rackhand.scripts import script_file, serve_values, server_argv
 from rackhand.secret_files import render_secrets
 from rackhand.template import render_script
-from remote import processes
-from remote.state import observe_servers
+from remote.serving import processes
+from remote.serving.state import observe_servers
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB_DIR = "RACKHAND_LAB_DIR"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from remote.gpu_memory import App, Baselines, Gpu, idle_mib, is_back, parse_apps, parse_gpus
+from remote.serving.gpu_memory import App, Baselines, Gpu, idle_mib, is_back, parse_apps, parse_gpus
 
 
 def test_nvidia_smi_rows_are_read_and_others_left_out() -> None:

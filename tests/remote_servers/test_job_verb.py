@@ -13,7 +13,7 @@ import pytest
 from rackhand.contract.run import StopRun
 from remote import job
 from remote.cli import VerbError
-from remote.job_file import Lock
+from remote.output.job_file import Lock
 
 
 @contextmanager

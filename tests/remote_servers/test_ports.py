@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from remote import ports
+from remote.serving import ports
 
 
 @pytest.fixture

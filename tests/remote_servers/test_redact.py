@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from remote.redact import LONGEST_LINE, Redactor, read_secrets, read_values, redact
+from remote.serving.redact import LONGEST_LINE, Redactor, read_secrets, read_values, redact
 
 
 def test_values_are_read_as_the_shell_reads_them(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from remote import secret_files
 from remote.cli import VerbError
+from remote.serving import secret_files
 
 MOUNTS = """/dev/vda1 / ext4 rw 0 0
 tmpfs /dev/shm tmpfs rw 0 0

@@ -24,8 +24,8 @@ from rackhand.errors import PreconditionError
 from rackhand.facts import Facts, GpuFacts
 from rackhand.inventory import Server
 from rackhand.plan.servers import ServeGpus, plan_restart, plan_stop_servers
-from remote import processes
-from remote.ask import ask
+from remote.serving import processes
+from remote.serving.ask import ask
 from tests.remote_servers.site import ROOT, Site, await_true
 
 pytestmark = pytest.mark.lab

@@ -1,0 +1,233 @@
+"""What a completion must be to be kept: the checks, their options, and the share at which a job stops by itself. Pure.
+
+The same checks run on an answer as it comes in, and on finished records.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from remote.generator.reply import Reply
+
+Reason = Literal["empty", "thinking", "short", "repetition", "must", "must_not", "length"]
+"""empty: no text, no tool call. thinking: it never ended, or there was none where some is required. short: fewer
+tokens than min_tokens. repetition: its end repeats itself. must, must_not: a pattern. length: cut by max_tokens."""
+
+_TAIL_BYTES = 4096
+_WINDOW_BYTES = 32768
+_SHORTEST_LOOP_BYTES = 400
+_PIECE_BYTES = 16
+_BACK_BYTES = (0, 37, 83, 151)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a completion isn't good. `rejects`: it is kept apart, else only counted."""
+
+    reason: Reason
+    detail: str
+    rejects: bool = True
+
+
+@dataclass(frozen=True)
+class Quality:
+    """`min_tokens` counts thinking too. `max_repetition` bounds `repetition`.
+    `retries`: further tries of a bad answer, each with a new seed. Of the first `limit_first` prompts of a run at most
+    `limit_share` may be rejected, else the job stops."""
+
+    min_tokens: int = 8
+    max_repetition: float = 12.0
+    reject_length: bool = False
+    require_thinking: bool = False
+    must: tuple[re.Pattern[str], ...] = ()
+    must_not: tuple[re.Pattern[str], ...] = ()
+    retries: int = 1
+    limit_share: float = 0.2
+    limit_first: int = 500
+
+    def find_fault(self, reply: Reply) -> Fault | None:
+        """The first fault; None for a good completion. One that calls a tool may be short."""
+        if reply.empty:
+            return Fault("thinking" if reply.reasoning else "empty", _empty_words(reply))
+        if self.require_thinking and not (reply.reasoning or "").strip():
+            return Fault("thinking", "no thinking, or it has no end mark")
+        for text in (reply.completion, reply.reasoning or ""):
+            if (ratio := repetition(text)) > self.max_repetition:
+                return Fault("repetition", f"its end repeats itself {ratio:.0f} times")
+        if reply.finish_reason == "length":
+            what = "cut by the length limit" + ("" if reply.completion.strip() else " while thinking")
+            return Fault("length", what, rejects=self.reject_length)
+        if not reply.tool_calls and (tokens := token_count(reply)) < self.min_tokens:
+            return Fault("short", f"{tokens} tokens, fewer than {self.min_tokens}")
+        return self._pattern_fault(reply)
+
+    def _pattern_fault(self, reply: Reply) -> Fault | None:
+        if reply.tool_calls and not reply.completion.strip():
+            return None
+        for pattern in self.must:
+            if not pattern.search(reply.completion):
+                return Fault("must", f"nothing matches {pattern.pattern!r}")
+        for pattern in self.must_not:
+            if found := pattern.search(reply.completion):
+                return Fault("must_not", f"{found[0][:80]!r} matches {pattern.pattern!r}")
+        return None
+
+
+DEFAULT = Quality()
+OFF = Quality(min_tokens=0, max_repetition=float("inf"), limit_share=1.0)
+"""Only empty completions are rejected, and no share stops the job."""
+
+
+def repetition(text: str) -> float:
+    """How often a text's end repeats itself: how many times smaller zlib makes its last 4 KiB, or how many times in a
+    row the last piece stands in its last 32 KiB, whichever is more. 1 for short texts and those that say nothing again
+    at their end. Prose has 2 to 3, code up to 6, a sentence said over and over 20 and more."""
+    data = text[-_WINDOW_BYTES:].encode("utf-8", "replace")[-_WINDOW_BYTES:]
+    if len(data) < _SHORTEST_LOOP_BYTES or not _says_again(data):
+        return 1.0
+    tail = data[-_TAIL_BYTES:]
+    return max(len(tail) / len(zlib.compress(tail, 1)), _times_in_a_row(data))
+
+
+def _says_again(data: bytes) -> bool:
+    """Whether one of four pieces near the end stands before it too: so it is in every loop, also in one that counts,
+    and hardly ever in prose. A tenth of what zlib costs."""
+    ends = (len(data) - back for back in _BACK_BYTES)
+    return any(data.find(data[end - _PIECE_BYTES : end], 0, end - _PIECE_BYTES) >= 0 for end in ends)
+
+
+def _times_in_a_row(data: bytes) -> int:
+    """How many times the shortest piece that the end repeats stands there without a gap; a line of dashes is too short
+    to count."""
+    last = data[-2 * _PIECE_BYTES :]
+    before = data.rfind(last, 0, len(data) - 1)
+    if before < 0:
+        return 1
+    length = len(data) - len(last) - before
+    piece, times = data[-length:], 1
+    while data[-(times + 1) * length : -times * length] == piece:
+        times += 1
+    return times if times * length >= _TAIL_BYTES // 2 else 1
+
+
+def token_count(reply: Reply) -> int:
+    """Output tokens as the server counted them, else words."""
+    return reply.output_tokens or len(f"{reply.reasoning or ''} {reply.completion}".split())
+
+
+def _empty_words(reply: Reply) -> str:
+    return "the thinking has no end and no answer follows" if reply.reasoning else "no text and no tool call"
+
+
+def parse_quality(text: str) -> Quality:
+    """`default`, `off`, a JSON object, or a file that holds one. ValueError says what is wrong."""
+    if text in ("default", "off"):
+        return DEFAULT if text == "default" else OFF
+    where = "quality"
+    if not text.lstrip().startswith("{"):
+        where = text
+        try:
+            text = Path(text).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(
+                f"{where}: {getattr(error, 'strerror', None) or error}; write default, off or a JSON file"
+            ) from None
+    try:
+        options = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{where}: not JSON: {error}") from None
+    return quality_of(options, where)
+
+
+def quality_of(options: object, where: str = "quality") -> Quality:
+    """The options over the defaults. ValueError names the option that is wrong."""
+    if not isinstance(options, dict):
+        raise ValueError(f"{where}: a JSON object was expected")
+    unknown = sorted(set(options) - set(_READ))
+    if unknown:
+        raise ValueError(f"{where}: no option {', '.join(unknown)}; there are {', '.join(_READ)}")
+    values = {}
+    for name, value in options.items():
+        values[name] = _read(name, value, where)
+    return Quality(**values)
+
+
+def _read(name: str, value: object, where: str) -> Any:
+    try:
+        return _READ[name](value)
+    except (ValueError, re.error) as error:
+        raise ValueError(f"{where}: {name}: {error}") from None
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} is no whole number from 0")
+    return value
+
+
+def _number(low: float, high: float) -> Callable[[object], float]:
+    def read(value: object) -> float:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
+            raise ValueError(f"{value!r} is no number from {low:g} to {high:g}")
+        return float(value)
+
+    return read
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r} is neither true nor false")
+    return value
+
+
+def _patterns(value: object) -> tuple[re.Pattern[str], ...]:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise ValueError("a pattern, or a list of them, was expected")
+    return tuple(re.compile(text) for text in texts)
+
+
+_READ: dict[str, Callable[[object], Any]] = {
+    "min_tokens": _whole,
+    "max_repetition": _number(1, 1e6),
+    "reject_length": _flag,
+    "require_thinking": _flag,
+    "must": _patterns,
+    "must_not": _patterns,
+    "retries": _whole,
+    "limit_share": _number(0, 1),
+    "limit_first": _whole,
+}
+
+
+@dataclass
+class Gate:
+    """Watches the first prompts of a run. `note` gives the words to stop with when too many were rejected."""
+
+    quality: Quality
+    judged: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+
+    def note(self, fault: Fault | None) -> str | None:
+        limit = self.quality.limit_first
+        if self.judged >= limit:
+            return None
+        self.judged += 1
+        if fault is None or not fault.rejects:
+            return None
+        self.reasons[fault.reason] = self.reasons.get(fault.reason, 0) + 1
+        rejected = sum(self.reasons.values())
+        if rejected <= self.quality.limit_share * limit:
+            return None
+        counts = ", ".join(f"{count} {reason}" for reason, count in sorted(self.reasons.items(), key=lambda r: -r[1]))
+        return (
+            f"{rejected} of the first {self.judged} prompts were rejected ({counts}), more than"
+            f" {self.quality.limit_share:.0%} of {limit}; the last: {fault.detail}."
+            " Look at rejected.jsonl; put the servers, sampling or --quality right, then resume with --retry-rejected"
+        )

@@ -1,0 +1,1 @@
+"""One output folder: shards, done set, job.json, recovery, upload. It decides what counts as done."""

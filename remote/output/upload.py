@@ -1,0 +1,133 @@
+"""Closed shards go to an object store while the job runs, in a thread of their own that nothing waits for.
+
+What is verified there stands in uploads.jsonl, a line a shard; a shard that isn't is sent again by the next run.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from rackhand.contract.job import MANIFEST_FILE, UPLOADS_FILE
+from remote.output.append_file import AppendFile
+from remote.output.done_file import done_lines
+from remote.output.index_set import IndexSet
+from remote.output.ledger import utc_now
+from remote.output.object_store import Store, StoreError
+from remote.output.shards import Closed, cut_torn_line, observe_manifest, observe_shard, shard_number
+from remote.output.uploads_file import UPLOADED_FILE, Uploaded, observe_uploads
+
+_POLL_S = 1.0
+_FIRST_WAIT_S = 1.0
+_MAX_WAIT_S = 60.0
+PATIENCE_S = 120.0
+"""How long a finished job waits for a store that takes nothing."""
+
+
+class Uploader:
+    """`trouble` says why nothing goes there now.
+
+    `delete_local` removes a shard here once it is verified there.
+    """
+
+    def __init__(
+        self,
+        output: Path,
+        store: Store,
+        say: Callable[[str], None],
+        *,
+        first_shard: int = 0,
+        delete_local: bool = False,
+    ) -> None:
+        self.trouble = ""
+        self._output = output
+        self._store = store
+        self._say = say
+        self._first_shard = first_shard
+        self._delete_local = delete_local
+        cut_torn_line(output / UPLOADS_FILE)
+        self._uploads = AppendFile(output / UPLOADS_FILE)
+        self._sent = observe_uploads(output)
+        self._manifest_size = -1
+        self._closed: list[Closed] = []
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._work, name="uploader", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def shards(self) -> int:
+        """Of this output, verified in the store."""
+        return len(self._sent)
+
+    @property
+    def size(self) -> int:
+        """Their bytes."""
+        return sum(entry.size for entry in tuple(self._sent.values()))
+
+    @property
+    def left(self) -> int:
+        """Closed shards that aren't there yet."""
+        return len(self._look())
+
+    def stop(self, timeout_s: float) -> None:
+        """A transfer that isn't over by then is given up; the store shows nothing of it."""
+        self._stopping.set()
+        self._thread.join(timeout_s)
+
+    def _work(self) -> None:
+        wait_s = _FIRST_WAIT_S
+        while not self._stopping.is_set():
+            waiting = self._look()
+            if not waiting:
+                self._stopping.wait(_POLL_S)
+                continue
+            try:
+                self._send(min(waiting, key=lambda entry: shard_number(entry.shard)))
+                wait_s = _FIRST_WAIT_S
+            except (StoreError, OSError) as error:
+                if not self.trouble:
+                    self._say(f"not uploaded, tried again: {error}")
+                self.trouble = str(error)
+                self._stopping.wait(wait_s)
+                wait_s = min(_MAX_WAIT_S, wait_s * 2)
+
+    def _look(self) -> list[Closed]:
+        """The closed shards that wait; the manifest is read when it has grown."""
+        manifest = self._output / MANIFEST_FILE
+        with self._lock:
+            size = manifest.stat().st_size if manifest.exists() else 0
+            if size != self._manifest_size:
+                entries = observe_manifest(manifest).values()
+                self._closed = [entry for entry in entries if shard_number(entry.shard) >= self._first_shard]
+                self._manifest_size = size
+            return [entry for entry in self._closed if self._sha256_there(entry.shard) != entry.sha256]
+
+    def _sha256_there(self, shard: str) -> str | None:
+        entry = self._sent.get(shard)
+        return entry.sha256 if entry else None
+
+    def _send(self, entry: Closed) -> None:
+        path = self._output / entry.shard
+        self._store.put(path, entry.sha256)
+        sent = Uploaded(entry.shard, entry.size, entry.sha256, self._store.url, utc_now())
+        self._uploads.append(json.dumps(asdict(sent)).encode() + b"\n", sync=True)
+        self._sent[entry.shard] = sent
+        if self.trouble:
+            self._say(f"uploads go on: {entry.shard}")
+            self.trouble = ""
+        if self._delete_local:
+            self._remove(path)
+
+    def _remove(self, path: Path) -> None:
+        """Its indices are kept first: they stay finished whatever becomes of the other files."""
+        cut_torn_line(self._output / UPLOADED_FILE)
+        listed = AppendFile(self._output / UPLOADED_FILE)
+        listed.append(done_lines(observe_shard(path, IndexSet()).indices), sync=True)
+        listed.close()
+        path.unlink()

@@ -1,0 +1,1 @@
+"""A prompts file as a stream of rows, whatever its format and shape."""

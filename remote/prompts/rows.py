@@ -1,0 +1,173 @@
+"""Rows of a prompts file: reading them in order without keeping them.
+
+A row's index is the number of newline bytes before it; lines end with \n only. In Parquet it is the row's number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from remote import fastjson
+from remote.prompts.files import DAMAGE, ParquetRows, is_parquet, open_lines
+from remote.prompts.shapes import PLAIN, EmptyPromptError, Reading, parse_asked
+
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One row that can be asked. `id` is the row's own, of any JSON type, None when it has none; `extra` the columns
+    that are kept, None when none are; `continues`: the last turn is the assistant's, to be continued."""
+
+    index: int
+    id: Any
+    messages: list[dict[str, Any]]
+    tools: list[Any] | None = None
+    extra: dict[str, Any] | None = None
+    continues: bool = False
+    shape: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """One row that can't be asked. People are told line index + 1."""
+
+    index: int
+    reason: str
+    empty: bool = False
+
+
+Row = Prompt | BadRow
+
+
+def parse_row(index: int, line: bytes, reading: Reading = PLAIN) -> Row | None:
+    """The row in `line`, None when the line is blank."""
+    text = line.removeprefix(_BOM) if index == 0 else line
+    text = text.strip()
+    if not text:
+        return None
+    try:
+        row = fastjson.loads(text)
+    except ValueError as error:
+        return BadRow(index, _undecodable(text) or f"not JSON: {error}"[:200])
+    if not isinstance(row, dict):
+        return BadRow(index, f"a JSON object was expected, not {type(row).__name__}")
+    return parse_fields(index, row, reading)
+
+
+def parse_fields(index: int, row: dict[str, Any], reading: Reading = PLAIN) -> Row:
+    try:
+        asked = parse_asked(row, reading)
+    except ValueError as error:
+        return BadRow(index, str(error), empty=isinstance(error, EmptyPromptError))
+    extra = {name: row.get(name) for name in reading.keep} if reading.keep else None
+    name = row.get(reading.column("id"))
+    return Prompt(index, name, asked.messages, asked.tools, extra, asked.continues, asked.shape)
+
+
+def _undecodable(text: bytes) -> str:
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        return f"not UTF-8 at byte {error.start}"
+    return ""
+
+
+class PromptReader:
+    """Reads a prompts file once, in order. Blocking; used from one thread at a time."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        wanted: Callable[[int], bool],
+        reading: Reading = PLAIN,
+        skip: Callable[[BinaryIO, int], int] | None = None,
+    ) -> None:
+        self._path = path
+        self._lines = None if is_parquet(path) else open_lines(path)
+        self._rows = ParquetRows(path, reading.used) if is_parquet(path) else None
+        self._reading = reading
+        self._index = 0
+        self._wanted = wanted
+        self._skip = skip
+        self.ended = False
+
+    def read(self, *, rows: int, size: int) -> list[Row]:
+        """The next wanted rows: at most `rows`, and about `size` bytes of lines. Fewer only at the end.
+
+        OSError and EOFError for a file that is damaged or not whole."""
+        found: list[Row] = []
+        taken = 0
+        while len(found) < rows and taken < size and not self.ended:
+            try:
+                row, length = self._next_row()
+            except DAMAGE as error:
+                raise OSError(f"{self._path} is damaged: {error}") from None
+            if row is not None:
+                found.append(row)
+                taken += length
+        return found
+
+    def _next_row(self) -> tuple[Row | None, int]:
+        if self._lines is not None and self._skip is not None:
+            self._index = self._skip(self._lines, self._index)
+        index, self._index = self._index, self._index + 1
+        if self._lines is not None:
+            line = self._lines.readline()
+            self.ended = not line
+            return (parse_row(index, line, self._reading) if line and self._wanted(index) else None), len(line)
+        assert self._rows is not None  # noqa: S101  one of the two is open
+        fields, length = self._rows.next_row()
+        self.ended = fields is None
+        wanted = fields is not None and self._wanted(index)
+        return (parse_fields(index, fields, self._reading) if fields is not None and wanted else None), length
+
+    def close(self) -> None:
+        for file in (self._lines, self._rows):
+            if file is not None:
+                file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class RowCount:
+    """Rows that aren't blank: all, and those of this shard."""
+
+    total: int
+    mine: int
+
+
+def count_rows(
+    path: Path, *, shard: int = 0, shards: int = 1, note: Callable[[int, int], None] | None = None
+) -> RowCount:
+    """`note` is told here and there which row begins at which byte."""
+    if is_parquet(path):
+        total = ParquetRows.count(path)
+        return RowCount(total, len(range(shard, total, shards)))
+    with open_lines(path) as file:
+        total = mine = at = 0
+        rest = b""
+        while block := file.read(4 << 20):
+            whole, newline, rest = (rest + block).rpartition(b"\n")
+            if newline:
+                lines, rows, own = _count_block(whole, at, shard, shards)
+                at, total, mine = at + lines, total + rows, mine + own
+                if note is not None:
+                    note(at, file.tell() - len(rest))
+        if rest.strip():
+            total, mine = total + 1, mine + (at % shards == shard)
+    return RowCount(total, mine)
+
+
+def _count_block(block: bytes, first: int, shard: int, shards: int) -> tuple[int, int, int]:
+    """Lines, rows and own rows of a block of lines whose last newline is cut off."""
+    lines: Iterator[bytes] | list[bytes] = block.split(b"\n")
+    total = mine = count = 0
+    for count, line in enumerate(lines, 1):
+        if line and not line.isspace():
+            total += 1
+            mine += (first + count - 1) % shards == shard
+    return count, total, mine

@@ -1,0 +1,1 @@
+"""Model servers in this container: started, probed, watched by a parent, stopped."""

@@ -1,0 +1,130 @@
+"""Memory of the GPUs by UUID, and the idle baseline that says whether a server's memory came back.
+
+An empty process list proves nothing inside a container: it may show nobody, or another namespace's pids.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rackhand.contract.servers import MEMORY_TOLERANCE_MIB
+from remote.serving import processes
+from remote.serving.journal import read_json, replace_json
+
+UNKNOWN_IDLE_MIB = 600
+"""Assumed idle use of a GPU that was first seen while a server ran on it and no process list accounts for that."""
+
+_GPUS = ("nvidia-smi", "--query-gpu=index,uuid,memory.used", "--format=csv,noheader,nounits")
+_APPS = ("nvidia-smi", "--query-compute-apps=gpu_uuid,pid,used_memory", "--format=csv,noheader,nounits")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    index: int
+    uuid: str
+    used_mib: int
+
+
+@dataclass(frozen=True)
+class App:
+    uuid: str
+    pid: int
+    used_mib: int
+
+
+def parse_gpus(text: str) -> tuple[Gpu, ...]:
+    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
+    return tuple(Gpu(int(r[0]), r[1], int(r[2])) for r in rows if len(r) == 3 and r[0].isdigit() and r[2].isdigit())
+
+
+def parse_apps(text: str) -> tuple[App, ...]:
+    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
+    return tuple(App(r[0], int(r[1]), int(r[2])) for r in rows if len(r) == 3 and r[1].isdigit() and r[2].isdigit())
+
+
+def observe_gpus() -> tuple[Gpu, ...]:
+    return parse_gpus(_run(_GPUS))
+
+
+def observe_apps() -> tuple[App, ...]:
+    return parse_apps(_run(_APPS))
+
+
+def idle_mib(used_mib: int, accounted_mib: int, *, has_server: bool) -> int | None:
+    """What stays when no server runs: what no process accounts for. None when that can't be told."""
+    if has_server and accounted_mib == 0:
+        return None
+    return max(0, used_mib - accounted_mib)
+
+
+class Baselines:
+    """run/baseline.json: the lowest memory.used (MiB) of each GPU seen with no server of ours. Thread-safe."""
+
+    def __init__(self, home: Path) -> None:
+        self._path = home / "run" / "baseline.json"
+        self._lock = threading.Lock()
+
+    def read(self) -> dict[str, int]:
+        return {uuid: value for uuid, value in read_json(self._path).items() if isinstance(value, int)}
+
+    def learn(self, uuid: str, mib: int) -> None:
+        with self._lock:
+            known = self.read()
+            if mib < known.get(uuid, mib + 1):
+                replace_json(self._path, {**known, uuid: mib})
+
+    def learn_all(self, busy: frozenset[str]) -> None:
+        """At first sight of a GPU; `busy` are the UUIDs on which a server runs now."""
+        known = self.read()
+        apps: tuple[App, ...] | None = None
+        for gpu in observe_gpus():
+            if gpu.uuid in known:
+                continue
+            apps = observe_apps() if apps is None else apps
+            accounted = sum(app.used_mib for app in apps if app.uuid == gpu.uuid)
+            idle = idle_mib(gpu.used_mib, accounted, has_server=gpu.uuid in busy)
+            if idle is not None:
+                self.learn(gpu.uuid, idle)
+
+
+class Sampler:
+    """memory.used of all GPUs, asked at most every `period_s` however many threads want it."""
+
+    def __init__(self, period_s: float = 0.5) -> None:
+        self._period_s, self._lock = period_s, threading.Lock()
+        self._at, self._seen = float("-inf"), dict[str, int]()
+
+    def used_mib(self, uuid: str) -> int | None:
+        """None when nvidia-smi does not name this GPU."""
+        with self._lock:
+            if time.monotonic() >= self._at + self._period_s:
+                self._seen = {gpu.uuid: gpu.used_mib for gpu in observe_gpus()}
+                self._at = time.monotonic()
+            return self._seen.get(uuid)
+
+
+def is_back(used_mib: int, baseline_mib: int | None) -> bool:
+    return used_mib <= (UNKNOWN_IDLE_MIB if baseline_mib is None else baseline_mib) + MEMORY_TOLERANCE_MIB
+
+
+def name_holders(uuid: str, leftovers: tuple[str, ...]) -> str:
+    """Who holds a GPU's memory: leftovers of this container, processes it lists, or somebody outside."""
+    here = []
+    for app in observe_apps():
+        words = processes.cmdline(app.pid)
+        if app.uuid == uuid and words:
+            here.append(f"pid {app.pid} ({words[0][:40]}, {app.used_mib} MiB)")
+    named = [*leftovers, *here]
+    return "held by " + ", ".join(named) if named else "held by another container or a process of the host"
+
+
+def _run(argv: tuple[str, ...]) -> str:
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
