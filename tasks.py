@@ -28,6 +28,7 @@ HELP = {
     "timeout": "seconds until a server counts as not ready (default: the inventory's ready_timeout_s)",
     "at_once": "how many servers load at the same time (default: all)",
     "adopt": "also stop servers that somebody started by hand",
+    "compare": "watch a job at work before and after, and tell whether the restart helped (default: yes)",
     "job": "name of the job (default: the only one)",
     "new": "start in another output directory: OUTPUT-2, OUTPUT-3 ...",
     "file": "a prompts file on this machine",
@@ -106,6 +107,7 @@ def restart_servers(
     timeout: float = 0.0,
     at_once: int = 0,
     adopt: bool = False,
+    compare: bool = True,
     dry_run: bool = False,
     yes: bool = False,
     json: bool = False,
@@ -123,7 +125,7 @@ def restart_servers(
     from rackhand.workflows.servers import restart_servers as work
 
     seconds, at_once = checked_seconds(timeout, "timeout"), checked_count(at_once, "at-once")
-    wish = Restart(parse_gpus(gpus), parse_overrides(set or ()), seconds, adopt=adopt, at_once=at_once)
+    wish = Restart(parse_gpus(gpus), parse_overrides(set or ()), seconds, adopt=adopt, at_once=at_once, compare=compare)
     fleet, targets = fleet_and_hosts(inventory, hosts, needs_secrets=True)
     choice = Choice(dry_run=dry_run, yes=yes, confirm=ask())
     return tell(work(fleet, targets, wish, say=progress(), choice=choice), as_json=json, verbose=verbose)

@@ -21,6 +21,7 @@ DIGITS: Mapping[str, int] = {
     "mamba usage": 2,
     "ETA h": 1,
 }
+TOLD_AFTER_A_CHANGE = ("running per GPU", "tok/s per GPU", "tok/s in all", "completions/s", "output tokens each")
 NEGLIGIBLE = 0.01
 """A difference that is no chance and yet not worth a word."""
 TOO_EARLY = "too early to say what limits the run"
@@ -102,6 +103,15 @@ def _word(line: Line) -> str:
     if abs(line.ratio - 1) < NEGLIGIBLE:
         return f"within {NEGLIGIBLE:.0%}"
     return "more" if line.ratio > 1 else "less"
+
+
+def before_after_facts(found: RunComparison) -> dict[str, str]:
+    """The lines of a comparison that tell whether a change helped: `31.8 -> 63.8, x2.01 [2.00, 2.02] more`."""
+    cells = {line.name: _cells(line) for line in found.lines if line.name in TOLD_AFTER_A_CHANGE}
+    return {
+        name: f"{a} -> {b}, x{ratio} {word}".rstrip() if ratio else f"{a} -> {b}"
+        for name, (a, b, ratio, word) in cells.items()
+    }
 
 
 def changed_flags(a: Run, b: Run) -> list[str]:

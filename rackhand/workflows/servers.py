@@ -24,6 +24,7 @@ from rackhand.secrets import resolve
 from rackhand.status import gpu_statuses, job_word, stray_lines
 from rackhand.transport import Transport
 from rackhand.workflows import fleet as hosts_at_work
+from rackhand.workflows.before_after import BeforeAfter
 from rackhand.workflows.deploy import Choice, read_sources
 from rackhand.workflows.fleet import Roads, Say, Task
 from rackhand.workflows.prediction import compare_started
@@ -32,13 +33,15 @@ from rackhand.workflows.prediction import compare_started
 @dataclass(frozen=True, slots=True)
 class Restart:
     """What the operator asked for: `gpus` None is all, `overrides` are this start's flags, `at_once` 0 starts all
-    together, `timeout_s` None keeps the inventory's ready_timeout_s."""
+    together, `timeout_s` None keeps the inventory's ready_timeout_s. `compare`: a job at work is watched before and
+    after, and told whether it helped."""
 
     gpus: tuple[int, ...] | None = None
     overrides: Mapping[str, FlagValue] = field(default_factory=lambda: NO_VALUES)
     timeout_s: float | None = None
     adopt: bool = False
     at_once: int = 0
+    compare: bool = False
 
 
 def restart_servers(
@@ -54,7 +57,7 @@ def restart_servers(
     asked = choice or Choice()
 
     def work(task: Task) -> None:
-        _restart_host(task, fleet.jobs_on(task.host), restart, asked)
+        _restart_host(task, fleet, restart, asked)
 
     return hosts_at_work.run("restart-servers", hosts, work, say=say, roads=roads)
 
@@ -114,8 +117,8 @@ def add_status(task: Task, jobs: Sequence[Job], facts: Facts) -> None:
         task.facts["GPUs"] = facts.gpus_problem
 
 
-def _restart_host(task: Task, jobs: Sequence[Job], restart: Restart, choice: Choice) -> None:
-    host = task.host
+def _restart_host(task: Task, fleet: Fleet, restart: Restart, choice: Choice) -> None:
+    host, jobs = task.host, fleet.jobs_on(task.host)
     secrets = reveal_secrets(host)
     facts = look(task.transport, host, jobs)
     check_deployed(host, facts)
@@ -128,13 +131,18 @@ def _restart_host(task: Task, jobs: Sequence[Job], restart: Restart, choice: Cho
             task.add(line, "planned")
         return
     _confirm_adoption(host, facts, servers, choice)
-    for job in jobs:
-        if any(state.pid is not None for state in job_states(job, facts)):
-            task.say(f"the generator of job {job.name} runs: it uses a server again when that is ready")
+    at_work = [job for job in jobs if any(state.pid is not None for state in job_states(job, facts))]
+    for job in at_work:
+        task.say(f"the generator of job {job.name} runs: it uses a server again when that is ready")
+    seen = BeforeAfter(fleet, task, at_work[0].name) if restart.compare and at_work else None
+    if seen:
+        seen.watch_before()
     serve(task, action, secrets)
     after = look(task.transport, host, jobs)
     add_status(task, jobs, after)
     compare_started(task, after, servers, {python: found.version for python, found in flags.items()})
+    if seen:
+        task.facts.update(seen.watch_after())
 
 
 def serve(task: Task, action: ServeGpus, secrets: Mapping[str, str]) -> None:

@@ -1,0 +1,130 @@
+"""restart-servers while a job runs: did it help? A watch before the stop, one after it, and the comparison of both."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TypeVar
+
+from rackhand.compare import COMPARED_S, compare
+from rackhand.contract.watch import Sample
+from rackhand.errors import RackhandError
+from rackhand.follow import follow_samples
+from rackhand.inventory import Fleet
+from rackhand.recording import Recording
+from rackhand.render.verdicts import before_after_facts
+from rackhand.workflows.fleet import Task
+from rackhand.workflows.metrics import plan_watch
+from rackhand.workflows.record import Recorder, open_recording, run_key
+
+BEFORE_S = 45.0
+"""Four blocks of a comparison, and some more."""
+AFTER_S = 600.0
+"""What isn't steady by then is left to `record` and `compare`."""
+SEEN_LATELY_S = 30.0
+SETTLED_S = 15.0
+"""Every recorder has taken a sample of the new servers by then."""
+INTERVAL_S = 2.0
+
+T = TypeVar("T")
+Follow = Callable[[Task, threading.Event], Iterator[Sample]]
+"""Samples of a task's host until the event is set."""
+
+
+@dataclass
+class BeforeAfter:
+    """The comparison of one host's restart, for one job whose generator is at work.
+
+    Both watches go into the job's history, unless another process is writing it; the comparison is the one that every
+    writer of a history makes. `follow` None asks the host.
+    """
+
+    fleet: Fleet
+    task: Task
+    job: str
+    follow: Follow | None = None
+    run_before: int | None = None
+
+    def watch_before(self) -> None:
+        """See the run as it is; at once where its history has seen it in the last half minute."""
+        newest = self._read(Recording.newest)
+        if newest is None or time.time() - newest > SEEN_LATELY_S:
+            self.task.say(f"watching for {BEFORE_S:.0f} s, to compare afterwards; --no-compare leaves it out")
+            self._record(lambda first, sample: sample.time - first.time >= BEFORE_S)
+        self.run_before, _ = self._seen()
+
+    def watch_after(self) -> Mapping[str, str]:
+        """Until the new run is compared with the one before, AFTER_S at most: the lines of the comparison that an
+        operator looks for, or why there are none. Whatever goes wrong here, the restart stands."""
+        if self.run_before is None:
+            return {"compared": "no: the job wasn't seen at work before the restart"}
+        minutes = AFTER_S / 60
+        self.task.say(f"watching until the job is steady, {minutes:.0f} min at most; Ctrl-C ends only this")
+        up_since: float | None = None
+
+        def is_enough(first: Sample, sample: Sample) -> bool:
+            nonlocal up_since
+            if up_since is None and run_key(sample, self.job) is not None:
+                up_since = sample.time
+            newest, compared = self._seen()
+            same = newest == self.run_before and up_since is not None and sample.time - up_since >= SETTLED_S
+            return same or compared is not None or sample.time - first.time >= AFTER_S
+
+        try:
+            self._record(is_enough)
+            return self._told()
+        except RackhandError as error:
+            return {"compared": f"no: {error}"}
+
+    def _told(self) -> Mapping[str, str]:
+        newest, runs = self._seen()
+        if runs is None:
+            if newest == self.run_before:
+                return {"compared": "no: flags and caps are as before"}
+            return {"compared": "not yet: the job isn't steady; ./inv record, later ./inv compare"}
+
+        def facts(recording: Recording) -> Mapping[str, str]:
+            known = {run.id: run for run in recording.runs()}
+            samples = (recording.last_samples(known[run], within_s=COMPARED_S) for run in runs)
+            return before_after_facts(compare(*samples))
+
+        return self._read(facts) or {}
+
+    def _record(self, is_enough: Callable[[Sample, Sample], bool]) -> None:
+        stop, first = threading.Event(), None
+        follow = self.follow or self._follow_host
+        with Recorder(self.fleet, os.environ, say=self.task.say_to, interval_s=INTERVAL_S) as recorder:
+            for sample in follow(self.task, stop):
+                first = first or sample
+                recorder.take(self.task.host, sample)
+                if is_enough(first, sample):
+                    stop.set()
+
+    def _follow_host(self, task: Task, stop: threading.Event) -> Iterator[Sample]:
+        request = plan_watch(task.host, self.fleet.jobs_on(task.host), once=False, interval_s=INTERVAL_S)
+        return follow_samples(task.transport, request, python=task.host.python, say=task.say, stop=stop)
+
+    def _seen(self) -> tuple[int | None, tuple[int, int] | None]:
+        """The newest run, and the runs of a comparison that was made of one after `run_before`."""
+
+        def find(recording: Recording) -> tuple[int | None, tuple[int, int] | None]:
+            runs = recording.runs()
+            new = [run for run in runs if run.id > (self.run_before or 0)]
+            events = recording.events(since=new[0].began) if new else []
+            compared = next((event.data["runs"] for event in events if event.kind == "comparison"), None)
+            return runs[-1].id if runs else None, compared and (compared[0], compared[1])
+
+        return self._read(find) or (None, None)
+
+    def _read(self, ask: Callable[[Recording], T]) -> T | None:
+        """None also when there is no history yet."""
+        try:
+            recording = open_recording(self.fleet, os.environ, self.job)
+        except RackhandError:
+            return None
+        with closing(recording):
+            return ask(recording)

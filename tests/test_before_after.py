@@ -1,0 +1,100 @@
+"""What restart-servers tells of a job at work: samples as the host would give them, the real history between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rackhand.contract.watch import Sample
+from rackhand.errors import TransportError
+from rackhand.workflows.before_after import BeforeAfter
+from rackhand.workflows.fleet import Task
+from tests.test_recording import FLEET, HOST, sample
+
+
+@pytest.fixture(autouse=True)
+def _own_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+class Script:
+    """The samples of one watch after another; counts what was taken."""
+
+    def __init__(self, *watches: list[Sample] | Exception) -> None:
+        self.watches, self.taken = list(watches), 0
+
+    def __call__(self, _task: Task, stop: threading.Event) -> Iterator[Sample]:
+        watch = self.watches.pop(0)
+        if isinstance(watch, Exception):
+            raise watch
+        for one in watch:
+            if stop.is_set():
+                return
+            self.taken += 1
+            yield one
+
+
+def steady(begin: float, seconds: float, *, flags: str, tok_s: float = 670.0) -> list[Sample]:
+    found = [sample(begin + at, flags=flags) for at in range(0, int(seconds), 2)]
+    return [replace(one, gpus=tuple(replace(gpu, tok_s=tok_s) for gpu in one.gpus)) for one in found]
+
+
+def seen(script: Script) -> tuple[BeforeAfter, list[str]]:
+    said: list[str] = []
+    task = Task(HOST, None, lambda _, text: said.append(text))  # type: ignore[arg-type]
+    return BeforeAfter(FLEET, task, "expansion", script), said
+
+
+def test_a_restart_with_other_flags_tells_what_it_brought() -> None:
+    loading = [sample(1060.0 + at, flags="0.9", state="loading") for at in range(0, 30, 2)]
+    after = [*loading, *steady(1090.0, 300.0, flags="0.9", tok_s=1180.0)]
+    script = Script(steady(1000.0, 60.0, flags="0.88"), after)
+    watched, said = seen(script)
+    watched.watch_before()
+    assert script.taken == 24
+    facts = watched.watch_after()
+    assert facts["tok/s per GPU"].startswith("670 -> 1,180, x1.76 ")
+    assert facts["running per GPU"].endswith("no difference")
+    assert script.taken < 24 + len(after)
+    assert any("x1.76" in line for line in said)
+
+
+def test_a_restart_that_changed_nothing_says_so_and_does_not_wait() -> None:
+    script = Script(steady(1000.0, 60.0, flags="0.88"), steady(1060.0, 300.0, flags="0.88"))
+    watched, _ = seen(script)
+    watched.watch_before()
+    assert watched.watch_after() == {"compared": "no: flags and caps are as before"}
+    assert script.taken < 24 + 15
+
+
+def test_a_job_that_was_not_at_work_a_run_never_steady_and_a_broken_road_are_said() -> None:
+    watched, _ = seen(Script([sample(1000.0 + at, state="loading") for at in range(0, 60, 2)]))
+    watched.watch_before()
+    assert "wasn't seen at work" in watched.watch_after()["compared"]
+
+    restless = [
+        replace(one, gpus=tuple(replace(gpu, tok_s=100.0 + 200 * (n % 20)) for gpu in one.gpus))
+        for n, one in enumerate(steady(2100.0, 700.0, flags="0.9")[::3])
+    ]
+    watched, _ = seen(Script(steady(2000.0, 60.0, flags="0.88"), restless))
+    watched.watch_before()
+    assert watched.watch_after()["compared"].startswith("not yet: ")
+
+    watched, _ = seen(Script(steady(3000.0, 60.0, flags="0.88"), TransportError("the road broke", where="rtx")))
+    watched.watch_before()
+    assert watched.watch_after() == {"compared": "no: rtx: the road broke"}
+
+
+def test_a_history_that_is_written_by_another_process_is_not_waited_for_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(steady(1000.0, 60.0, flags="0.88"))
+    watched, _ = seen(script)
+    watched.watch_before()
+    monkeypatch.setattr("rackhand.workflows.before_after.time.time", lambda: 1050.0)
+    again, said = seen(Script())
+    again.watch_before()
+    assert again.run_before == watched.run_before
+    assert said == []
