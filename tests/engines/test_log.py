@@ -120,9 +120,10 @@ def test_a_line_of_a_known_shape_that_makes_no_sense_is_counted_as_unread(line: 
 
 
 def test_a_torn_line_is_counted_and_the_line_that_broke_into_it_is_read() -> None:
-    event, unread = read_line(HYBRID[:90] + HYBRID)
-    assert event == parse_line(HYBRID)
-    assert unread == 1
+    for torn in (HYBRID[:90], HYBRID.rstrip() + ", new thing: x"):
+        event, unread = read_line(torn + HYBRID)
+        assert event == parse_line(HYBRID)
+        assert unread == 1
 
 
 @pytest.mark.parametrize(

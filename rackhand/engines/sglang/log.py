@@ -7,7 +7,6 @@ their order, and keeps names that it doesn't know.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 from rackhand.engines.seen import Event, Kind, Value
 from rackhand.engines.sglang.signs import ANY_ERROR_RE, NO_TROUBLE, START_UP, START_UP_RE, TROUBLE
@@ -42,6 +41,9 @@ _KNOWN = frozenset((
 ))  # fmt: skip
 """Names whose value must be readable. `accept len` and `input throughput` may be nan: such a field is left out."""
 _BATCH_KINDS: dict[str, Kind] = {"Decode": "decode", "Prefill": "prefill"}
+_REPEATED = 5
+"""Values of so many characters come again and again (usages, counts of requests); longer ones hardly ever."""
+_MOST_PARTS = 8192
 
 
 def parse_line(text: str) -> Event | None:
@@ -56,7 +58,7 @@ def read_line(text: str) -> tuple[Event | None, int]:
     """Like parse_line, with the count of unread parts: lines of a known shape, or torn pieces of them, that make no
     sense. A piece that another line broke into counts, and the line behind it is read."""
     head = _HEAD.match(text)
-    if head is not None and text.rfind("[20") == 0:
+    if head is not None:
         stamp, rank, batch, iteration, access = head.groups()
         if batch is not None:
             fields = _read_pairs(text[head.end() :])
@@ -64,10 +66,11 @@ def read_line(text: str) -> tuple[Event | None, int]:
                 if iteration is not None:
                     fields["iter"] = int(iteration)
                 return Event(_BATCH_KINDS[batch], fields, "", stamp, rank[1:]), 0
-        elif access is not None:
-            return None, 0
-        elif "\r" not in text and "\x1b" not in text:
-            return _read_message(text[head.end(2) + 2 :].rstrip(), stamp, rank[1:])
+        elif text.rfind("[20") == 0:
+            if access is not None:
+                return None, 0
+            if "\r" not in text and "\x1b" not in text:
+                return _read_message(text[head.end(2) + 2 :].rstrip(), stamp, rank[1:])
     return _read_odd_line(text)
 
 
@@ -136,7 +139,7 @@ def _is_whole(batch: str, fields: dict[str, Value]) -> bool:
 
 
 def _read_pairs(body: str) -> dict[str, Value]:
-    """Empty when a name that is known has a value that can't be read."""
+    """Empty when a name that is known has a value that can't be read, or another line broke in."""
     try:
         fields = dict(map(_read_pair, body.rstrip().split(", ")))
     except ValueError:
@@ -145,18 +148,34 @@ def _read_pairs(body: str) -> dict[str, Value]:
     return fields
 
 
-@lru_cache(maxsize=8192)
-def _read_pair(part: str) -> tuple[str, Value]:
-    """`name: value`; the name is "" when there is nothing to keep. Most parts of a line stood in the line before."""
-    name, _, word = part.partition(": ")
-    try:
-        return name, (float(word) if "." in word else int(word))
-    except ValueError:
-        value = _number(word.rstrip(",").removesuffix("%"))
+class _Parts(dict[str, tuple[str, Value]]):
+    """`name: value` → both; the name is "" when there is nothing to keep. Short ones are remembered, since most parts
+    of a line stood in the line before."""
+
+    def __missing__(self, part: str) -> tuple[str, Value]:
+        name, _, word = part.partition(": ")
+        try:
+            pair = name, (float(word) if "." in word else int(word))
+        except ValueError:
+            pair = _read_rare_pair(name, word)
+        if "[20" in name:
+            raise ValueError(part)
+        if len(word) <= _REPEATED:
+            if len(self) >= _MOST_PARTS:
+                self.clear()
+            self[part] = pair
+        return pair
+
+
+_read_pair = _Parts().__getitem__
+
+
+def _read_rare_pair(name: str, word: str) -> tuple[str, Value]:
+    value = _number(word.rstrip(",").removesuffix("%"))
     if value is not None:
         return name, value
-    if name in _KNOWN:
-        raise ValueError(part)
+    if name in _KNOWN or "[20" in word:
+        raise ValueError(word)
     return "", 0
 
 
