@@ -39,7 +39,7 @@ class FakeServer:
                 return 401, b'{"error":"Unauthorized"}'
             load = self._loads["loads"][0]
             load.update(num_running_reqs=self.running, num_waiting_reqs=self.queue, max_running_requests=self.cap)
-            load.update(token_usage=self.kv_usage)
+            load.update(num_used_tokens=round(self.kv_usage * load["max_total_num_tokens"]), token_usage=0.9)
             return 200, json.dumps(self._loads).encode()
         return 404, b'{"detail":"Not Found"}'
 

@@ -54,6 +54,22 @@ def test_recorded_metrics_of_a_dense_model_have_no_state_pool_rather_than_an_emp
     assert read.kv_usage == 0.414306640625
 
 
+@pytest.mark.parametrize(
+    ("load", "usage"),
+    [
+        ({"num_used_tokens": 100, "max_total_num_tokens": 1000, "token_usage": 0.8}, 0.1),
+        ({"token_usage": 0.8}, 0.8),
+        ({"num_used_tokens": 0, "max_total_num_tokens": 0}, None),
+    ],
+)
+def test_kv_usage_is_that_of_the_tokens_where_token_usage_is_the_fullest_pools(
+    load: dict[str, float], usage: float | None
+) -> None:
+    read = parse_loads(json.dumps({"loads": [load]}).encode())
+    assert read is not None
+    assert read.kv_usage == usage
+
+
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"loads": 3}', b'{"loads": []}', b"[" * 100_000, b"<html>", b"\xff"])
 def test_what_is_no_answer_reads_as_nothing(body: bytes) -> None:
     assert parse_loads(body) is None

@@ -32,7 +32,7 @@ def parse_loads(body: bytes) -> Reading | None:
         return None
     if not loads:
         return None
-    usages = [usage for load in loads if (usage := load.get("token_usage")) is not None]
+    usages = [usage for load in loads if (usage := _kv_usage(load)) is not None]
     return Reading(
         running=_total(loads, "num_running_reqs"),
         queue=_total(loads, "num_waiting_reqs"),
@@ -74,6 +74,16 @@ def parse_metrics(body: bytes) -> Reading | None:
         accept_len=accepted or None,
         decoded_tokens=sum(counter) if counter else None,
     )
+
+
+def _kv_usage(load: dict[str, object]) -> float | None:
+    """Of the token pool. In some releases `token_usage` is that of the fullest pool, the mamba pool included;
+    `num_used_tokens` never counts that one."""
+    used, size = load.get("num_used_tokens"), load.get("max_total_num_tokens")
+    if isinstance(used, int) and isinstance(size, int) and size > 0:
+        return round(used / size, 4)
+    usage = load.get("token_usage")
+    return usage if isinstance(usage, float) else None
 
 
 def _total(loads: list[dict[str, object]], name: str) -> int | None:
