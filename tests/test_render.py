@@ -9,6 +9,7 @@ import pytest
 
 from rackhand.contract.watch import GpuSample, JobSample, Sample
 from rackhand.errors import UnreachableError
+from rackhand.eta import Eta
 from rackhand.inventory import Baseline, Host, ProxmoxLxc, Ssh
 from rackhand.render.screen import JsonScreen
 from rackhand.render.text import TextScreen
@@ -60,7 +61,7 @@ def test_a_sample_is_a_row_a_gpu_with_totals_job_and_the_share_of_the_baseline()
     assert re.search(r"^7 +running +64/72 +0 +42% +59% +1,175 +- +100% +587 +88.0/95.6 *$", text, re.MULTILINE)
     assert re.search(r"^all +8 of 8 +512/576 +0 +9,402 +4,698 *$", text, re.MULTILINE)
     assert "job expansion: running: 1,038 of 653,929 done (0.2 %), 1.7/s, 3,900 tok/s at the client" in text
-    assert "2 failed, ETA 106.9 h" in text
+    assert "2 failed, ETA unknown (731 more must finish)" in text
     assert "37.6 % of b200 (25 % expected)" in text
 
 
@@ -80,7 +81,7 @@ def test_what_can_not_be_read_is_unknown_and_never_zero() -> None:
 
 def test_the_course_and_the_counts_stand_below_the_table() -> None:
     last = replace(SAMPLE, time=SAMPLE.time + 40, unread=3, drops=2)
-    run = [replace(SAMPLE, time=SAMPLE.time + 2 * n) for n in range(20)]
+    run = [replace(SAMPLE, time=SAMPLE.time + 6 * n) for n in range(6)]
     text = shown(*run, last)
     assert "the run is steady" in text
     assert "3 log lines unread, 2 samples dropped" in text
@@ -194,7 +195,7 @@ PAUSED = {"status": "paused", "completed": 1, "total": 4, "failed": 0, "rate_per
 def test_a_jobs_line_says_what_progress_says_and_no_more(
     progress: dict[str, object] | None, age_s: float | None, words: str
 ) -> None:
-    assert job_words(progress, age_s) == words
+    assert job_words(progress, age_s, Eta()) == words
 
 
 @pytest.mark.parametrize(
@@ -202,3 +203,28 @@ def test_a_jobs_line_says_what_progress_says_and_no_more(
 )
 def test_durations_have_the_unit_that_fits(hours: float | None, words: str) -> None:
     assert duration(hours) == words
+
+
+def test_sparklines_give_way_on_a_terminal_that_is_too_low(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    for height, drawn in (("40", True), ("14", False)):
+        monkeypatch.setenv("LINES", height)
+        out = Terminal()
+        with TextScreen(out) as screen:
+            screen.show(HOST, SAMPLE)
+        assert ("KV 0-1" in out.getvalue()) == drawn
+
+
+@pytest.mark.parametrize(("encoding", "block"), [("utf-8", "█"), ("latin-1", "#")])
+def test_sparklines_stand_beside_the_numbers_on_a_wide_screen_in_what_it_can_show(
+    monkeypatch: pytest.MonkeyPatch, encoding: str, block: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    TextScreen(out).show(HOST, SAMPLE)
+    out.seek(0)
+    lines = out.read().splitlines()
+    assert re.search(r" 0-1,175 +KV 0-1 +mamba 0-1 *$", lines[1])
+    assert lines[2].count(block) == 1
+    assert "sparklines: last 60 s" in lines[0]

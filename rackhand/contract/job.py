@@ -99,7 +99,8 @@ class ServerProgress:
 
 @dataclass(frozen=True)
 class Progress:
-    """progress.json. `total` None: the rows aren't counted yet; `eta_hours` None: no rate yet.
+    """progress.json. `total` None: the rows aren't counted yet; `eta_hours` None: no rate yet; `left` are prompts of
+    this shard that are still to be answered.
 
     `completed`, `failed`, `rejected`, tokens and `elapsed_hours` are this run's; `failed` holds `rejected`;
     `quality` counts its prompts by fault, those that are only counted (length) too; a server's counts its answers.
@@ -133,6 +134,7 @@ class Progress:
     updated: str = ""
     message: str = ""
     servers: dict[str, ServerProgress] = field(default_factory=dict)
+    left: int | None = None
 
 
 @dataclass(frozen=True)

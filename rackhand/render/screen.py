@@ -16,9 +16,11 @@ from typing import Any, Protocol, Self, TextIO
 
 from rackhand.contract import to_json
 from rackhand.contract.watch import Sample
+from rackhand.gap import gap_of
 from rackhand.inventory import Baseline, Host
 from rackhand.report import Comparison, Report
-from rackhand.steady import total_of
+from rackhand.steady import course_of, total_of
+from rackhand.trail import Trail
 
 
 class Screen(Protocol):
@@ -55,18 +57,26 @@ def screen(*, json: bool = False, verbose: bool = False, baselines: Sequence[Bas
 class JsonScreen:
     def __init__(self, out: TextIO, *, baselines: Sequence[Baseline] = ()) -> None:
         self._out, self._baselines, self._lock = out, baselines, threading.Lock()
+        self._trails: dict[str, Trail] = {}
 
     def say(self, where: str, text: str) -> None:
         self._write("progress", {"where": where, "text": text})
 
     def show(self, host: Host, sample: Sample) -> None:
+        trail = self._trails.setdefault(host.where, Trail())
+        trail.take(sample)
         rate = total_of(sample, "tok_s")
         shares = {
             b.name: {"share": None if rate is None else round(rate / b.tok_s, 4), "expected": b.expected_share}
             for b in self._baselines
         }
         totals = {name: total_of(sample, name) for name in ("running", "cap", "queue", "tok_s")}
-        self._write("sample", {"where": host.where, **to_json(sample), "total": totals, "baselines": shares})
+        fields = {"where": host.where, **to_json(sample), "total": totals, "baselines": shares}
+        for job in fields["jobs"]:
+            eta = trail.eta(job["name"])
+            job |= {"eta_s": eta.eta_s, "eta_low_s": eta.low_s, "eta_high_s": eta.high_s, "eta_why": eta.why}
+        samples = trail.samples
+        self._write("sample", {**fields, "course": course_of(samples), "gap": gap_of(samples).as_json()})
 
     def report(self, report: Report) -> None:
         self._write("report", report.as_json())

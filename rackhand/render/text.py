@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TextIO
@@ -17,10 +16,12 @@ from rich.text import Text
 from rackhand.contract.watch import Sample
 from rackhand.inventory import Baseline, Host
 from rackhand.render.lines import comparison_lines, report_lines
+from rackhand.render.sparks import ASCII, BLOCKS
+from rackhand.render.trends import WIDE, below, beside
 from rackhand.render.watch_table import COLUMNS, View, view_of
 from rackhand.render.words import plain
 from rackhand.report import Comparison, Report
-from rackhand.steady import WINDOW_S
+from rackhand.trail import Trail
 
 PIPE_WIDTH = 1000
 """Wide enough that nothing is wrapped or cut where no terminal is."""
@@ -34,11 +35,14 @@ class TextScreen:
     ) -> None:
         self._verbose, self._baselines = verbose, baselines
         self._console = Console(file=out, highlight=False, markup=False, emoji=False, soft_wrap=False, width=width)
+        self._width = self._console.width
+        is_dumb = self._console.is_dumb_terminal
+        self._ramp = BLOCKS if not is_dumb and can_show(BLOCKS, self._console.encoding) else ASCII
         if width is None and not self._console.is_terminal:
             self._console = Console(file=out, highlight=False, markup=False, emoji=False, width=PIPE_WIDTH)
         self._lock = threading.RLock()
         self._live: Live | None = None
-        self._samples: dict[str, deque[Sample]] = {}
+        self._trails: dict[str, Trail] = {}
         self._views: dict[str, View] = {}
 
     def say(self, where: str, text: str) -> None:
@@ -47,15 +51,13 @@ class TextScreen:
 
     def show(self, host: Host, sample: Sample) -> None:
         with self._lock:
-            samples = self._samples.setdefault(host.where, deque(maxlen=512))
-            samples.append(sample)
-            while samples[0].time < sample.time - 2 * WINDOW_S:
-                samples.popleft()
-            self._views[host.where] = view_of(host.where, tuple(samples), self._baselines)
+            trail = self._trails.setdefault(host.where, Trail())
+            trail.take(sample)
+            self._views[host.where] = view_of(host.where, trail, self._baselines)
             if self._console.is_terminal and not self._console.is_dumb_terminal:
                 self._draw_live()
             else:
-                self._print(draw_view(self._views[host.where], dated=True))
+                self._print(draw_view(self._views[host.where], self._width, self._ramp, dated=True))
 
     def report(self, report: Report) -> None:
         self._end_live()
@@ -80,11 +82,17 @@ class TextScreen:
         self._end_live()
 
     def _draw_live(self) -> None:
-        group = Group(*(draw_view(view) for _, view in sorted(self._views.items())))
+        group = self._drawn(self._width)
+        if self._width < WIDE and len(self._console.render_lines(group, pad=False)) > self._console.height:
+            group = self._drawn(0)
         if self._live is None:
             self._live = Live(group, console=self._console, auto_refresh=False, vertical_overflow="crop")
             self._live.start()
         self._live.update(group, refresh=True)
+
+    def _drawn(self, width: int) -> Group:
+        """All hosts, with the sparklines for so many columns."""
+        return Group(*(draw_view(view, width, self._ramp) for _, view in sorted(self._views.items())))
 
     def _end_live(self) -> None:
         with self._lock:
@@ -97,28 +105,46 @@ class TextScreen:
             self._console.print(what)
 
 
-def draw_view(view: View, *, dated: bool = False) -> RenderableType:
-    """One host's table with its title and the lines below. 80 columns hold all of it."""
+def draw_view(view: View, width: int, ramp: str, *, dated: bool = False) -> RenderableType:
+    """One host's table with its title, sparklines for a screen of `width` columns, and the lines below."""
     when = time.strftime("%Y-%m-%d %H:%M:%S" if dated else "%H:%M:%S", time.localtime(view.time))
-    table = Table(box=None, padding=(0, 1, 0, 0), show_footer=bool(view.rows), pad_edge=False)
-    for at, name in enumerate(COLUMNS):
-        left = at <= 1
-        table.add_column(
-            name,
-            view.totals[at],
-            justify="left" if left else "right",
-            header_style="dim",
-            footer_style="bold",
-            no_wrap=True,
-        )
-    for style, cells in view.rows:
-        first, state, *rest = cells
-        table.add_row(first, Text(state, style=style), *rest)
     title = Text.assemble((plain(view.where), "bold cyan"), f"  {when}")
     lines = [Text(plain(line)) for line in view.lines]
     if not view.rows:
         return Group(title, Text("no GPU to be seen"), *lines)
-    return Group(title, table, *lines)
+    names, sparks = beside(view.trends, width, ramp)
+    if names:
+        title.append(f"  sparklines: {view.trends.span}", "dim")
+    under = [Text(line, "dim" if at == 0 else "cyan") for at, line in enumerate(below(view.trends, width, ramp))]
+    return Group(title, _table(view, names, sparks), *under, *lines)
+
+
+def _table(view: View, names: Sequence[str], sparks: Sequence[Sequence[str]]) -> Table:
+    """80 columns hold it without sparklines."""
+    table = Table(box=None, padding=(0, 1, 0, 0), show_footer=True, pad_edge=False)
+    for at, name in enumerate(COLUMNS):
+        table.add_column(
+            name,
+            view.totals[at],
+            justify="left" if at <= 1 else "right",
+            header_style="dim",
+            footer_style="bold",
+            no_wrap=True,
+        )
+    for name in names:
+        table.add_column(name, header_style="dim", style="cyan", no_wrap=True)
+    for (style, cells), drawn in zip(view.rows, sparks, strict=True):
+        first, state, *rest = cells
+        table.add_row(first, Text(state, style=style), *rest, *drawn)
+    return table
+
+
+def can_show(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except (UnicodeError, LookupError):
+        return False
+    return True
 
 
 def style_of(line: str) -> str:

@@ -1,4 +1,4 @@
-"""Samples as a table: one row a GPU, the totals, what the jobs say. Cells are text; styles are rich's names."""
+"""Samples as a table: one row a GPU, the totals, what the jobs say, sparklines. Cells are text; styles are rich's."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from rackhand.contract.watch import GpuSample, Sample, State
 from rackhand.diagnose import diagnose
+from rackhand.gap import Gap, gap_of
 from rackhand.inventory import Baseline
+from rackhand.render.trends import Trends, trends_of
 from rackhand.render.verdicts import verdict_line
-from rackhand.render.words import UNKNOWN, gib, job_words, number, of, percent
+from rackhand.render.words import UNKNOWN, gap_words, gib, job_words, number, of, percent
 from rackhand.steady import Course, course_of, total_of
+from rackhand.trail import Trail
 
 COLUMNS = ("GPU", "state", "run/cap", "queue", "KV", "mamba", "tok/s", "acc", "util", "W", "GiB")
 STYLES: Mapping[State, str] = {
@@ -33,17 +36,21 @@ class View:
     rows: tuple[tuple[str, tuple[str, ...]], ...]
     totals: tuple[str, ...]
     lines: tuple[str, ...]
+    trends: Trends
 
 
-def view_of(where: str, samples: Sequence[Sample], baselines: Sequence[Baseline]) -> View:
-    """The newest of `samples`, which are one host's in order of time; the others tell its course."""
+def view_of(where: str, trail: Trail, baselines: Sequence[Baseline]) -> View:
+    """The newest sample of one host; the others tell its course."""
+    samples = trail.samples
     sample = samples[-1]
+    jobs = [f"job {job.name}: {job_words(job.progress, job.age_s, trail.eta(job.name))}" for job in sample.jobs]
     return View(
         where,
         sample.time,
         tuple((STYLES[gpu.state], gpu_cells(gpu)) for gpu in sample.gpus),
         total_cells(sample),
-        (*lines_of(sample, course_of(samples), baselines), *_verdict(samples)),
+        (*jobs, *lines_of(sample, course_of(samples), gap_of(samples), baselines), *_verdict(samples)),
+        trends_of(samples),
     )
 
 
@@ -71,9 +78,10 @@ def total_cells(sample: Sample) -> tuple[str, ...]:
     return ("all", f"{living} of {len(sample.gpus)}", running, queue, "", "", rate, "", "", power, "")
 
 
-def lines_of(sample: Sample, course: Course, baselines: Sequence[Baseline]) -> list[str]:
-    """What stands below the table."""
-    lines = [f"job {job.name}: {job_words(job.progress, job.age_s)}" for job in sample.jobs]
+def lines_of(sample: Sample, course: Course, gap: Gap, baselines: Sequence[Baseline]) -> list[str]:
+    """What stands below the jobs."""
+    words = gap_words(gap)
+    lines = [words] if words else []
     rate = total_of(sample, "tok_s")
     facts = [f"the run is {course}"] if course != "unknown" else []
     facts += [share_words(rate, baseline) for baseline in baselines if rate is not None]

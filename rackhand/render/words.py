@@ -6,6 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from rackhand.eta import Eta
+from rackhand.gap import Gap
+
 UNKNOWN = "?"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -45,8 +48,47 @@ def duration(hours: float | None) -> str:
     return f"{hours:,.1f} h"
 
 
-def job_words(progress: Mapping[str, Any] | None, age_s: float | None) -> str:
-    """One line on a job from its progress.json; rate and ETA are the generator's own."""
+def eta_words(eta: Eta) -> str:
+    """`ETA 61 h (55-70 h)`, or what it waits for."""
+    if eta.eta_s is None or eta.low_s is None or eta.high_s is None:
+        return f"ETA unknown ({eta.why})" if eta.why else "ETA unknown"
+    unit, name = (3600, "h") if eta.high_s >= 7200 else (60, "min") if eta.high_s >= 120 else (1, "s")
+    times = [value / unit for value in (eta.eta_s, eta.low_s, eta.high_s)]
+    middle, low, high = (number(value, int(unit > 1 and times[2] < 10)) for value in times)
+    return f"ETA {middle} {name} ({low}-{high} {name})"
+
+
+def gap_words(gap: Gap) -> str:
+    """Where the tokens stay, from what is possible to what the client gets; "" while no server decodes."""
+    if gap.server_tok_s is None or not gap.server_tok_s:
+        return ""
+    words = f"tok/s: at most {number(gap.possible_tok_s)}"
+    for value, name in (
+        (gap.prefill_tok_s, "prefill"),
+        (gap.queue_tok_s, "queue"),
+        (gap.idle_slots_tok_s, "idle slots"),
+    ):
+        words += _less(value, name)
+    words += f" = {number(gap.server_tok_s)} at the servers"
+    if gap.client_tok_s is None:
+        return words
+    for value, name in (
+        (gap.in_flight_tok_s, "still in flight"),
+        (gap.thrown_away_tok_s, "thrown away"),
+        (gap.rest_tok_s, "rest"),
+    ):
+        words += _less(value, name)
+    return f"{words} = {number(gap.client_tok_s)} at the client"
+
+
+def _less(value: float | None, name: str) -> str:
+    if value is None:
+        return f" - {UNKNOWN} {name}"
+    return f" {'-' if value > -0.5 else '+'} {number(abs(value))} {name}"
+
+
+def job_words(progress: Mapping[str, Any] | None, age_s: float | None, eta: Eta) -> str:
+    """One line on a job from its progress.json; the rate is the generator's own."""
     if progress is None:
         return "not started, or its progress.json can't be read"
     done = _whole(progress, "completed")
@@ -62,7 +104,7 @@ def job_words(progress: Mapping[str, Any] | None, age_s: float | None) -> str:
         parts.append(f"{number(rate)} tok/s at the client")
     parts.append(f"{number(_whole(progress, 'failed'))} failed")
     if progress.get("status") in ("running", "draining"):
-        parts.append(f"ETA {duration(_real(progress, 'eta_hours'))}")
+        parts.append(eta_words(eta))
         if age_s is not None and age_s > 60:
             parts.append(f"last written {duration(age_s / 3600)} ago")
     if progress.get("message"):

@@ -111,6 +111,7 @@ class Tally:
             updated=utc_now(),
             message=self.message,
             servers={server.url: self._server(server, now) for server in servers},
+            left=left,
         )
 
     @property

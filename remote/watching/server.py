@@ -88,6 +88,8 @@ class WatchedGpu:
             pid=record["pid"] if live and is_alive(record) else None,
             flags=self._tuning(record) if live else {},
             lines=log.batch_lines() if self._with_lines else (),
+            kv_tokens=log.total("#full token", "#token") if live else None,
+            prefill_share=_round(log.prefill_share(), 4) if live and not idle else None,
         )
 
     def _still_s(self) -> float | None:

@@ -7,10 +7,11 @@ import time
 from calendar import timegm
 from collections import deque
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 from rackhand.engines import Engine
 from rackhand.engines.seen import Event
+from remote.watching.prefill import PrefillShare
 from remote.watching.tail import Tail, find_last_line
 
 _STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
@@ -40,6 +41,7 @@ class ServerLog:
         self._decode: dict[str, tuple[float, Event]] = {}
         self._prefill: tuple[float, Event] | None = None
         self._rhythm: dict[str, deque[float]] = {}
+        self._prefill_shares: dict[str, PrefillShare] = {}
         self._rates: deque[tuple[float, str, float]] = deque(maxlen=512)
         self._lines: dict[str, str] = {}
         self._first = True
@@ -90,10 +92,19 @@ class ServerLog:
         times = [at for at in (self.decode_at, self._prefill[0] if self._prefill else None) if at is not None]
         return max(times, default=None)
 
-    def total(self, name: str) -> int | None:
-        """A count of the fresh decode lines, the ranks added up."""
-        values = [event.fields[name] for event in self._fresh() if name in event.fields]
-        return int(sum(values)) if values else None
+    def total(self, *names: str) -> int | None:
+        """The first of these counts that fresh decode lines have, the ranks added up."""
+        for name in names:
+            values = [event.fields[name] for event in self._fresh() if name in event.fields]
+            if values:
+                return int(sum(values))
+        return None
+
+    def prefill_share(self) -> float | None:
+        """The share of time that goes into prefill, the mean over ranks; None while one doesn't tell."""
+        shares = [rank.share(time.time()) for rank in self._prefill_shares.values()]
+        known = [share for share in shares if share is not None]
+        return fmean(known) if known and len(known) == len(shares) else None
 
     def highest(self, *names: str) -> float | None:
         """The first of these names that fresh decode lines have; of several ranks the highest."""
@@ -130,6 +141,7 @@ class ServerLog:
             self._take_decode(event, at)
         elif event.kind == "prefill":
             self._prefill = (at, event)
+            self._prefill_shares.setdefault(event.rank, PrefillShare()).note_prefill()
         elif event.kind == "ready":
             self._caps[event.rank] = int(event.fields["max_running_requests"])
         elif event.kind == "retraction":
@@ -149,18 +161,23 @@ class ServerLog:
         before = self._decode.get(event.rank)
         rhythm = self._rhythm.setdefault(event.rank, deque(maxlen=16))
         self._decode[event.rank] = (at, event)
+        shares = self._prefill_shares.setdefault(event.rank, PrefillShare())
         if before is None:
+            shares.note_decode(at, 0, None)
             return
         pause = max(0.0, _seconds(event.stamp) - _seconds(before[1].stamp)) if event.stamp else at - before[0]
         limit = max(GAP_S, 4 * median(rhythm)) if len(rhythm) >= 3 else GAP_S
         rhythm.append(pause)
         rate = event.fields.get("gen throughput (token/s)")
-        if rate is not None and pause <= limit:
-            self._rates.append((at, event.rank, float(rate)))
+        kept = float(rate) if rate is not None and pause <= limit else None
+        shares.note_decode(at, float(event.fields.get("#running-req", 0)), kept)
+        if kept is not None:
+            self._rates.append((at, event.rank, kept))
 
     def _start_anew(self) -> None:
         self._caps, self._decode, self._prefill = {}, {}, None
         self._rates.clear()
+        self._prefill_shares.clear()
         self._rhythm.clear()
         self._lines.clear()
         self.slots = None
