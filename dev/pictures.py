@@ -1,7 +1,8 @@
-"""docs/img: pictures of the report page, from a real run on the lab."""
+"""docs/img: pictures of the report page and of tail-metrics, from a real run on the lab."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -20,10 +21,14 @@ from dev.browser import install_browser, open_browser
 from dev.programs import ROOT
 from lab import host, packages
 from lab.place import Place
+from rackhand.contract import from_json
+from rackhand.contract.watch import Sample
 from rackhand.load import load
 from rackhand.program import hold_signals
 from rackhand.render import screen
+from rackhand.render.text import picture_of
 from rackhand.tell import progress
+from rackhand.trail import Trail
 
 PICTURES = ROOT / "docs/img"
 MARGIN = 12
@@ -41,6 +46,7 @@ PARTS = {
     "report-outputs.png": "section[aria-labelledby=h-outputs]",
 }
 """File → the part of the page in it."""
+TAIL = "tail-metrics.svg"
 
 
 def write_pictures(page: str = "") -> int:
@@ -54,13 +60,25 @@ def write_pictures(page: str = "") -> int:
         environ = {**os.environ, "XDG_STATE_HOME": folder}
         with _lab() as place, _recording(environ):
             write_prompts(place.state / "prompts.jsonl", ROWS)
-            _play()
+            _play(Path(folder, "seen.jsonl"), environ)
+            draw_tail(Path(folder, "seen.jsonl"))
         made = Path(folder, "report.html")
         status = subprocess.run(_inv("report", "--output", str(made)), cwd=ROOT, env=environ).returncode
         return status or _take(made)
 
 
-def _play() -> None:
+def draw_tail(seen: Path) -> None:
+    """What tail-metrics shows of `seen`, its own --json, at the last moment that was steady."""
+    events = [event for line in seen.read_text().splitlines() if (event := json.loads(line))["event"] == "sample"]
+    steady = max((at for at, event in enumerate(events) if event["course"] == "steady"), default=len(events) - 1)
+    trail = Trail()
+    for event in events[: steady + 1]:
+        trail.take(from_json(Sample, event))
+    svg = picture_of(events[0]["where"], trail, load("lab", os.environ, needs_secrets=False).baselines)
+    (PICTURES / TAIL).write_text(svg, encoding="utf-8")
+
+
+def _play(seen: Path, environ: Mapping[str, str]) -> None:
     fleet = load("lab", os.environ)
     with screen() as told:
         stage = Stage(fleet, told, progress())
@@ -69,7 +87,8 @@ def _play() -> None:
             stage.restart_servers(phase.settings)
             stage.resume(phase.concurrency)
             told.say("pictures", f"{phase.name}: {HOLD_S:.0f} s")
-            time.sleep(HOLD_S)
+            with _tailing(seen, environ):
+                time.sleep(HOLD_S)
             stage.stop_job()
 
 
@@ -90,6 +109,18 @@ def _recording(environ: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
         yield recording
     finally:
         _end(recording)
+
+
+@contextmanager
+def _tailing(seen: Path, environ: Mapping[str, str]) -> Iterator[None]:
+    """What tail-metrics says meanwhile, into `seen`; another call's is replaced."""
+    with seen.open("wb") as file:
+        words = _inv("tail-metrics", "--json")
+        tail = subprocess.Popen(words, cwd=ROOT, env=environ, stdout=file, stderr=subprocess.DEVNULL)
+        try:
+            yield
+        finally:
+            _end(tail)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

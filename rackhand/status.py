@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from rackhand.contract.job import JobState, Progress
 from rackhand.contract.servers import OwnServer, Stray
+from rackhand.contract.watch import State
 from rackhand.facts import Facts, GpuFacts
 from rackhand.inventory import Host, expand
 from rackhand.plan.servers import render_stray
 from rackhand.tmux import Pane
 
+GpuState = State | Literal["by hand", "empty"]
+"""The words of a watch, of which one look tells running, loading (alive, no answer), draining, stopped and dead; by
+hand: a server runs that isn't rackhand's; empty: nothing was ever started."""
+
 
 @dataclass(frozen=True, slots=True)
 class GpuStatus:
-    """One GPU. `state`: serving, loading (alive, no answer), crashed, stopped, by hand, empty; None is unknown."""
+    """One GPU; None is unknown. `wish` is control.json's."""
 
     gpu: int
-    state: str
+    state: GpuState
     running: int | None = None
     queued: int | None = None
     max_running: int | None = None
@@ -38,7 +44,7 @@ class GpuStatus:
             parts.append(f"{self.memory_used_mib / 1024:.1f}/{total} GiB")
         parts += [f"port {self.port}"] if self.port is not None else []
         parts += [f"pid {self.pid}"] if self.pid is not None else []
-        parts += [self.wish] if self.wish not in (None, "active") and self.state == "serving" else []
+        parts += [f"to be {self.wish}"] if self.wish not in (None, "active", "draining") else []
         return ", ".join(str(part) for part in parts)
 
 
@@ -91,11 +97,12 @@ def _status(
                 pid=stray.process.pid,
                 port=stray.port,
             )
-        return _not_serving(index, own, used, total)
+        return _ended(index, own, used, total, wishes)
+    wish = wishes.get(_url(own))
     load, capacity = own.load, own.load.capacity if own.load else None
     return GpuStatus(
         index,
-        "serving" if load else "loading",
+        "loading" if load is None else "draining" if wish == "draining" else "running",
         running=load.running if load else None,
         queued=load.queued if load else None,
         max_running=capacity.max_running if capacity else None,
@@ -103,12 +110,18 @@ def _status(
         memory_total_mib=total,
         pid=own.record.pid,
         port=own.record.port,
-        wish=wishes.get(f"http://127.0.0.1:{own.record.port}"),
+        wish=wish,
     )
 
 
-def _not_serving(index: int, own: OwnServer | None, used: int | None, total: int | None) -> GpuStatus:
-    crashed = own is not None and not own.record.asked and own.record.exit_status not in (None, 0)
-    state = "empty" if own is None else "crashed" if crashed or own.record.exit_status is None else "stopped"
-    status = own.record.exit_status if own is not None and state == "crashed" else None
+def _ended(index: int, own: OwnServer | None, used: int | None, total: int | None, wishes: dict[str, str]) -> GpuStatus:
+    if own is None:
+        return GpuStatus(index, "empty", memory_used_mib=used, memory_total_mib=total)
+    was_told = own.record.asked or wishes.get(_url(own)) == "stopped"
+    status = None if was_told else own.record.exit_status
+    state: GpuState = "stopped" if was_told else "dead"
     return GpuStatus(index, state, memory_used_mib=used, memory_total_mib=total, exit_status=status)
+
+
+def _url(own: OwnServer) -> str:
+    return f"http://127.0.0.1:{own.record.port}"

@@ -151,11 +151,12 @@ def test_a_server_is_stopped_though_nvidia_smi_shows_its_gpu_no_more() -> None:
 @pytest.mark.parametrize(
     ("own", "text"),
     [
-        (SERVING, "serving 3/37, queue 0, 0.0/95.6 GiB, port 30001, pid 100, draining"),
+        (SERVING, "draining 3/37, queue 0, 0.0/95.6 GiB, port 30001, pid 100"),
         (OwnServer(record(1), alive=True, living=(MAIN,)), "loading, 0.0/95.6 GiB, port 30001, pid 100"),
-        (OwnServer(record(1, exit_status=-9), alive=False), "crashed (exit -9), 0.0/95.6 GiB"),
+        (OwnServer(record(1, exit_status=-9), alive=False), "dead (exit -9), 0.0/95.6 GiB"),
         (OwnServer(record(1, exit_status=-9, asked=True), alive=False), "stopped, 0.0/95.6 GiB"),
-        (OwnServer(record(1), alive=False), "crashed, 0.0/95.6 GiB"),
+        (OwnServer(record(1, exit_status=0), alive=False), "dead (exit 0), 0.0/95.6 GiB"),
+        (OwnServer(record(1), alive=False), "dead, 0.0/95.6 GiB"),
     ],
 )
 def test_status_says_what_a_gpu_does(own: OwnServer, text: str) -> None:

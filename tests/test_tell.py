@@ -50,11 +50,11 @@ def test_plans_and_failures_show_their_detail_and_the_rest_with_verbose_only() -
 
 
 def test_facts_that_do_not_fit_on_a_line_stand_in_two_columns() -> None:
-    facts = {f"GPU {number}": "serving, 32/37 running, 0 queued" for number in (0, 1, 10)}
+    facts = {f"GPU {number}": "running 32/37, queue 0" for number in (0, 1, 10)}
     assert report_lines(Report("status", (Row("pve1/ct200", facts=facts),)), verbose=False) == [
-        "pve1/ct200: GPU 0   serving, 32/37 running, 0 queued",
-        "pve1/ct200: GPU 1   serving, 32/37 running, 0 queued",
-        "pve1/ct200: GPU 10  serving, 32/37 running, 0 queued",
+        "pve1/ct200: GPU 0   running 32/37, queue 0",
+        "pve1/ct200: GPU 1   running 32/37, queue 0",
+        "pve1/ct200: GPU 10  running 32/37, queue 0",
     ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -103,6 +105,14 @@ class TextScreen:
     def _print(self, what: RenderableType) -> None:
         with self._lock:
             self._console.print(what)
+
+
+def picture_of(where: str, trail: Trail, baselines: Sequence[Baseline], *, width: int = 120) -> str:
+    """What tail-metrics shows, as an SVG that asks for nothing from anywhere."""
+    console = Console(file=io.StringIO(), record=True, width=width, force_terminal=True, color_system="truecolor")
+    console.print(draw_view(view_of(where, trail, baselines), width, BLOCKS))
+    svg = console.export_svg(title="./inv tail-metrics", unique_id="tail")
+    return re.sub(r"@font-face {.*?}\s*", "", svg, flags=re.DOTALL)
 
 
 def draw_view(view: View, width: int, ramp: str, *, dated: bool = False) -> RenderableType:

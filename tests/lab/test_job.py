@@ -129,7 +129,7 @@ def test_a_job_survives_a_dead_server_and_a_dead_generator_and_is_done_once(benc
     record = bench.place.workspace(200) / "rackhand/run/gpu1.json"
     kill(bench.place, json.loads(record.read_text())["pid"])
     await_true(lambda: json.loads(record.read_text())["exit_status"] == -9, "the supervisor sees it end")
-    assert bench.status()["GPU 1"].startswith("crashed (exit -9)")
+    assert bench.status()["GPU 1"].startswith("dead (exit -9)")
     before = len(bench.finished())
     await_true(lambda: len(bench.finished()) > before, "the other server goes on")
     kill(bench.place, bench.progress()["pid"])

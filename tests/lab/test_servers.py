@@ -91,7 +91,7 @@ def test_capacity_goes_from_37_to_72_in_four_calls(host: Host, place: Place) -> 
     after = pids(host)
     assert after["GPU 0"] != before["GPU 0"]
     assert after["GPU 1"] == before["GPU 1"]
-    assert second.rows[0].facts["GPU 0"].startswith("serving 0/72, ")
+    assert second.rows[0].facts["GPU 0"].startswith("running 0/72, ")
 
     argvs = place.pct_calls.read_text()
     logs = "".join(file.read_text() for file in place.workspace(200).rglob("*") if file.is_file() and _is_text(file))
@@ -117,7 +117,7 @@ def test_a_server_that_crashes_at_its_start_leaves_the_other_going(host: Host, p
     assert "mem-fraction-static" in failed[0].what
     assert failed[0].detail
     assert any(w.startswith("GPU 1: ready") for w in what(report))
-    assert run(status, host).rows[0].facts["GPU 0"].startswith("crashed")
+    assert run(status, host).rows[0].facts["GPU 0"].startswith("dead")
 
 
 def test_an_inventory_that_is_not_deployed_is_refused(host: Host) -> None:
@@ -137,7 +137,7 @@ def test_ctrl_c_ends_the_wait_and_says_how_far_each_came(host: Host) -> None:
     assert report.exit_code == 130
     assert any("goes on inside" in outcome.what for outcome in report.rows[0].outcomes)
     deadline = time.monotonic() + 40
-    while len([v for v in run(status, host).rows[0].facts.values() if v.startswith("serving")]) < 1:
+    while len([v for v in run(status, host).rows[0].facts.values() if v.startswith("running")]) < 1:
         assert time.monotonic() < deadline, "what had begun goes on"
 
 
