@@ -401,11 +401,11 @@ def prompts_check(c: Context, *, file: str = "", inventory: str = "lab", job: st
     return tell_checked(found, as_json=json)
 
 
-@verb(help=HELP)
-def verify(c: Context, *, inventory: str = "lab", job: str = "", json: bool = False) -> int:
+@verb(help=HELP | {"output": "another output of the job, that resume --new made"})
+def verify(c: Context, *, inventory: str = "lab", job: str = "", output: str = "", json: bool = False) -> int:
     """Read a job's whole output: bad completions, indices twice, shards against their digests; changes nothing.
 
-    Ends with 3 when something is wrong.
+    Ends with 3 when something is wrong. --output DIR: one that resume --new made.
     Example: ./inv verify --job expansion
     """
     from rackhand.load import load
@@ -414,7 +414,7 @@ def verify(c: Context, *, inventory: str = "lab", job: str = "", json: bool = Fa
     from rackhand.workflows.checks import verify as work
 
     fleet = load(inventory, os.environ, needs_secrets=False)
-    return tell_checked(work(fleet, fleet.job(job or None), say=progress()), as_json=json)
+    return tell_checked(work(fleet, fleet.job(job or None), output=output, say=progress()), as_json=json)
 
 
 ns = Collection(

@@ -10,12 +10,13 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from rackhand.contract import from_json, to_json
 from rackhand.contract.checks import NAMED, ShardCheck, Verified, VerifyRequest
-from rackhand.contract.job import DONE_FILE, FAILURES_FILE, MANIFEST_FILE, REJECTED_FILE
+from rackhand.contract.job import DONE_FILE, FAILURES_FILE, JOB_FILE, MANIFEST_FILE, REJECTED_FILE
 from rackhand.contract.servers import Heartbeat
 from remote import fastjson
 from remote.cli import Emit, VerbError
@@ -40,7 +41,8 @@ def call(data: Any, emit: Emit, _body: BinaryIO) -> None:
         raise VerbError("missing", f"no output {output}", "resume the job first")
     try:
         quality = parse_quality(request.quality)
-        emit(to_json(verify(output, quality, emit)))
+        others = (other for other in request.job_outputs if other != request.output and Path(other, JOB_FILE).exists())
+        emit(to_json(replace(verify(output, quality, emit), others=tuple(others))))
     except ValueError as error:
         raise VerbError("usage", str(error)) from None
     except (MissingPackageError, RefusedError) as error:

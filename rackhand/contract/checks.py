@@ -55,10 +55,12 @@ class PromptsCheck:
 
 @dataclass(frozen=True)
 class VerifyRequest:
-    """`quality`: as the generator takes it: default, off, a JSON object, or a file in the container."""
+    """`quality`: as the generator takes it: default, off, a JSON object, or a file in the container. `job_outputs`:
+    where the job may have outputs, this one among them."""
 
     output: str
     quality: str = "default"
+    job_outputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,8 @@ class Verified:
     """Event `verified`. `faults` counts stored records by quality fault, `examples` names lines of shards.
 
     `problems` are of the ledger: indices twice, digests, torn records, `.done_indices` and shards that disagree.
-    `mean_tokens` of the output; `rejected` and `failed` are counted in their files.
+    `mean_tokens` of the output; `rejected` and `failed` are counted in their files. `others` are the job's other
+    outputs that are there; nothing in them was read.
     """
 
     output: str
@@ -93,4 +96,5 @@ class Verified:
     shards: tuple[ShardCheck, ...]
     problems: tuple[str, ...]
     running: int | None = None
+    others: tuple[str, ...] = ()
     event: str = "verified"

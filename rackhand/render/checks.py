@@ -59,6 +59,7 @@ def verified_lines(found: Verified) -> Iterable[str]:
     )
     if found.running is not None:
         yield f"note: a generator (pid {found.running}) works on it; what it wrote meanwhile may be missing"
+    yield from (f"note: the job has another output, {other}: verify --output {other}" for other in found.others)
     yield from (f"problem: {problem}" for problem in found.problems)
     yield from (f"{reason}: {where}" for reason, examples in found.examples.items() for where in examples)
 

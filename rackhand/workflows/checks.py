@@ -10,8 +10,9 @@ from pathlib import Path
 from rackhand import agent
 from rackhand.contract import from_json, to_json
 from rackhand.contract.checks import PromptsCheck, PromptsRequest, Verified, VerifyRequest
-from rackhand.errors import PreconditionError, TransportError
+from rackhand.errors import PreconditionError, TransportError, UsageError
 from rackhand.inventory import Fleet, Host, Job
+from rackhand.plan.job import job_outputs
 from rackhand.report import Checked
 from rackhand.scripts import interpreter
 from rackhand.transport import Transport
@@ -41,12 +42,19 @@ def check_job(fleet: Fleet, job: Job, *, say: Say, roads: Roads | None = None) -
         return Checked(host.where, _check(opened.open(host), _prompts_request(job.prompts, job), interpreter(host)))
 
 
-def verify(fleet: Fleet, job: Job, *, say: Say, roads: Roads | None = None) -> Checked:
-    """The job's output in its container, against its own quality options. Changes nothing."""
-    host = fleet.host(job.host)
-    say(host.where, f"reading {job.output}")
+def verify(fleet: Fleet, job: Job, *, say: Say, output: str = "", roads: Roads | None = None) -> Checked:
+    """The job's output in its container, or another one that `resume --new` made, against the job's quality options.
+
+    Changes nothing. UsageError when `output` isn't one that the job may have.
+    """
+    host, outputs = fleet.host(job.host), job_outputs(job)
+    chosen = output.rstrip("/") or outputs[0]
+    if chosen not in outputs:
+        raise UsageError(f"{output} is no output of job {job.name}", hint=f"{outputs[0]}, {outputs[1]} ... are")
+    say(host.where, f"reading {chosen}")
+    request = VerifyRequest(chosen, job.quality, outputs)
     with closing(roads or Roads()) as opened:
-        return Checked(host.where, _verify(opened.open(host), host, job))
+        return Checked(host.where, _verify(opened.open(host), host, request))
 
 
 def _prompts_request(path: str, job: Job | None) -> PromptsRequest:
@@ -62,8 +70,7 @@ def _check(road: Transport, request: PromptsRequest, python: str) -> PromptsChec
     raise TransportError("prompts gave no answer", where=road.where)
 
 
-def _verify(road: Transport, host: Host, job: Job) -> Verified:
-    request = VerifyRequest(job.output, job.quality)
+def _verify(road: Transport, host: Host, request: VerifyRequest) -> Verified:
     for event in agent.call(road, "verify", to_json(request), python=interpreter(host), deadline_s=None):
         if event.get("event") == "verified":
             return from_json(Verified, event)

@@ -107,11 +107,12 @@ def add_status(task: Task, jobs: Sequence[Job], facts: Facts) -> None:
         task.facts[f"GPU {gpu.gpu}"] = str(gpu)
     for number, line in enumerate(stray_lines(facts), 1):
         task.facts[f"not ours {number}"] = line
+    outputs = {job.output.rstrip("/") for job in jobs}
     for job in jobs:
         own, *others = job_states(job, facts)
         task.facts[f"job {job.name}"] = f"{job_word(own, facts.panes.get(job.session))}, {render_progress(own)}"
         for state in others:
-            if state.pid is not None:
+            if state.pid is not None or (state.job is not None and state.output not in outputs):
                 task.facts[f"job {job.name} in {state.output}"] = f"{job_word(state, None)}, {render_progress(state)}"
     if not facts.gpus:
         task.facts["GPUs"] = facts.gpus_problem

@@ -54,6 +54,10 @@ class Breaker:
         self._wait_s = _FIRST_WAIT_S
         self._probe_at = now + self._wait_s
 
+    def hurry(self, now: float) -> None:
+        """What opened it may be over: the next request may be its probe."""
+        self._probe_at = min(self._probe_at, now)
+
     def note_gone(self, *, probe: bool) -> None:
         """A request ended without a verdict: it was cancelled."""
         if probe:

@@ -20,7 +20,7 @@ from remote.generator.feeding import Feeding, HopelessError
 from remote.generator.hedge import find_late
 from remote.generator.judge import Judge
 from remote.generator.prompt_queue import Item, Queue
-from remote.generator.reply import TroubleError
+from remote.generator.reply import TroubleError, names_no_model
 from remote.generator.server import HANG_FACTOR, Flight, Server
 from remote.generator.tally import Tally
 from remote.log_lines import LogLines
@@ -95,6 +95,8 @@ class Feeder:
             self._take_back(server)
         if wish == "active":
             server.restart_ramp()
+        else:
+            server.model_known = False
 
     def status(self) -> tuple[Status, str]:
         """The status of a run that goes on, and why when it is paused."""
@@ -233,6 +235,7 @@ class Feeder:
     async def _fly(self, server: Server, flight: Flight) -> bool:
         """False when it was cancelled."""
         try:
+            flight.model = server.model
             body = self.feeding.body(flight.item, server.model)
             reply = await self.client.complete(server.url, body, self._timeout_s(server, flight))
             flight.answered = True
@@ -259,6 +262,9 @@ class Feeder:
         return min(timeout_s, max(floor_s, HANG_FACTOR * max(other.latency_s for other in self.servers)))
 
     async def _note_trouble(self, server: Server, flight: Flight, trouble: TroubleError) -> bool:
+        if names_no_model(trouble, self.feeding.model or flight.model):
+            server.model_known = False
+            trouble = TroubleError("not_found", trouble.message)
         try:
             await self.judge.note_trouble(server, flight, trouble, self.clock())
         except asyncio.CancelledError:
@@ -281,13 +287,14 @@ class Feeder:
             flight.item.copies -= 1
 
     async def _poll(self, server: Server) -> None:
-        """Reads what the server can hold and what it does, every two seconds."""
+        """Reads what the server can hold and what it does, every two seconds; sooner while it isn't fed, so that a
+        restarted one is known when it is to be fed again."""
         while True:
             load = await self.client.observe_load(server.url)
-            if load is not None and server.model is None and self.feeding.model is None:
-                server.model = await self.client.observe_model(server.url)
+            if load is not None and not server.model_known and self.feeding.model is None:
+                server.note_model(await self.client.observe_model(server.url), self.clock())
             known = server.load.capacity if server.load else None
             server.note_load(load, self.clock())
             if load is not None and load.capacity not in (None, known):
                 self.log.say(f"{server.url} runs {load.capacity} requests at once; {server.limit} are sent")
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(_POLL_S if server.usable else _POLL_S / 4)

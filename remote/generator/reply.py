@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,6 +18,8 @@ fault, 400, 413, 422."""
 _PROMPT_STATUSES = frozenset({400, 413, 422})
 _END = "</think>"
 _START = "<think>"
+_NO_MODEL = re.compile(r"(?i)\bmodel\b.*(not exist|not found|not (served|available|loaded))|(invalid|unknown) model")
+"""As vLLM (404), OpenAI (404) and LiteLLM (400) say it."""
 
 
 class TroubleError(Exception):
@@ -105,6 +108,13 @@ def split_thinking(content: str) -> tuple[str, str | None]:
     if content.lstrip().startswith(_START):
         return "", content.lstrip().removeprefix(_START).lstrip("\n")
     return content, None
+
+
+def names_no_model(trouble: TroubleError, model: str | None) -> bool:
+    """Whether a refusal says that the server has no model of the name it was sent: not the prompt's fault then."""
+    if trouble.kind not in ("prompt", "not_found") or not model:
+        return False
+    return model in trouble.message and bool(_NO_MODEL.search(trouble.message))
 
 
 def _trouble(status: int, body: bytes) -> TroubleError:

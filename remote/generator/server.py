@@ -39,6 +39,7 @@ class Flight:
     answered: bool = False
     taken_back: bool = False
     hedged: bool = False
+    model: str | None = None
 
 
 @dataclass(eq=False)
@@ -49,6 +50,7 @@ class Server:
     concurrency: int | None
     wish: Wish = "active"
     model: str | None = None
+    model_known: bool = False
     polled: bool = False
     load: Load | None = None
     breaker: Breaker = field(default_factory=Breaker)
@@ -105,10 +107,23 @@ class Server:
             self._ramp += max(1.0, self.limit / _RAMP_TICKS)
 
     def restart_ramp(self) -> None:
-        self._ramp = _FIRST_SLOTS
+        """What it holds it need not be given again one by one."""
+        self._ramp = max(_FIRST_SLOTS, len(self.flights))
+
+    def note_model(self, model: str | None, now: float) -> None:
+        """What it calls its model now; None: it didn't say."""
+        if model is None:
+            return
+        if model != self.model:
+            self.breaker.hurry(now)
+        self.model, self.model_known = model, True
 
     def note_load(self, load: Load | None, now: float) -> None:
         before, self.polled = self.load, True
+        if load is None:
+            self.model_known = False
+        elif before is None:
+            self.breaker.hurry(now)
         if before is not None and not self.breaker.open:
             # A busy server may miss a question; what it can run changes only with a restart.
             load = load or Load(None)

@@ -13,11 +13,13 @@ from pathlib import Path
 
 from rackhand.contract.job import DONE_FILE
 from remote.output.append_file import put_whole
+from remote.output.done_file import observe_done
 from remote.output.index_set import IndexSet
 
 BITS_FILE = ".done_indices.bits"
 _FORMAT = 1
 _BLOCK = 1 << 20
+_HEAD_BYTES = 4096
 
 
 def put_bits(output: Path, indices: IndexSet, done_bytes: int) -> None:
@@ -42,6 +44,15 @@ def observe_bits(output: Path, done_bytes: int) -> IndexSet | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return IndexSet.from_bits(bits)
+
+
+def count_done(output: Path) -> int:
+    """How many indices `.done_indices` holds; only what the bits don't stand for is read as text."""
+    start, known = 0, None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError), (output / BITS_FILE).open("rb") as file:
+        start = int(json.loads(file.readline(_HEAD_BYTES))["done_bytes"])
+        known = observe_bits(output, start)
+    return len(observe_done(output / DONE_FILE, start=start if known is not None else 0, known=known).indices)
 
 
 def _crc32(path: Path, size: int) -> int:

@@ -29,9 +29,9 @@ class Listed:
         return not (self.duplicates or self.bad_lines or self.torn)
 
 
-def observe_done(path: Path, *, start: int = 0, end: int | None = None) -> Listed:
-    """Reads the whole lines between the byte positions; a missing file is an empty one."""
-    listed = Listed()
+def observe_done(path: Path, *, start: int = 0, end: int | None = None, known: IndexSet | None = None) -> Listed:
+    """Reads the whole lines between the byte positions, adding to `known`; a missing file is an empty one."""
+    listed = Listed() if known is None else Listed(known)
     try:
         file = path.open("rb")
     except FileNotFoundError:

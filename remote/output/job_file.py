@@ -24,7 +24,8 @@ from rackhand.contract.job import (
     sampling_sha256,
 )
 from remote.output.append_file import put_whole
-from remote.output.done_file import import_foreign, observe_done
+from remote.output.done_bits import count_done
+from remote.output.done_file import import_foreign
 from remote.output.ledger import utc_now
 from remote.output.shards import observe_shards
 
@@ -163,7 +164,7 @@ def observe_state(output: Path) -> JobState:
         output=str(output),
         exists=True,
         pid=observe_lock(output),
-        finished=len(observe_done(output / DONE_FILE).indices),
+        finished=count_done(output),
         job=job,
         progress=progress,
         problem=problem,

@@ -182,3 +182,13 @@ def test_new_starts_another_output_that_every_verb_sees_at_work(bench: Bench) ->
     (row,) = resume(fleet, second, Resume(), say=lambda *_: None).rows
     assert "something runs in tmux session gen" in str(row.error)
     assert what(bench.stop())[0].startswith("job j: stopped")
+    assert bench.status()["job j in /workspace/out-2"].startswith("stopped, ")
+    first = verify(bench.fleet, bench.job, say=lambda *_: None).found
+    again = verify(bench.fleet, bench.job, output="/workspace/out-2", say=lambda *_: None).found
+    assert isinstance(first, Verified)
+    assert isinstance(again, Verified)
+    assert (first.others, again.others, again.output) == (
+        ("/workspace/out-2",),
+        ("/workspace/out",),
+        "/workspace/out-2",
+    )

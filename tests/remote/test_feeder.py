@@ -66,6 +66,7 @@ def _run(
     *urls: str,
     attempts: int = 3,
     patience_s: float = 0.0,
+    model: str | None = "m",
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Tally, Ledger]:
     async def run() -> tuple[Tally, Ledger]:
@@ -78,7 +79,7 @@ def _run(
             return found
 
         tally, queue, log = Tally(started=0.0), Queue(lambda: 0.0), LogLines()
-        feeding = Feeding({"max_tokens": 1}, "m", attempts, timeout_floor_s=0.2)
+        feeding = Feeding({"max_tokens": 1}, model, attempts, timeout_floor_s=0.2)
         servers = [Server(url, None, s_per_token=patience_s) for url in urls]
         committer = Committer(ledger, tally.note_safe)
         judge = Judge(servers, queue, committer, client, tally, feeding, log)
@@ -118,6 +119,33 @@ def test_a_failing_server_uses_up_no_prompts_attempts_once_it_is_left_out(tmp_pa
     client = ScriptedClient(lambda server, text: TroubleError("connect", "refused") if server == "a" else GOOD)
     tally, _ = _run(tmp_path, client, 300, "a", "b", attempts=2)
     assert (tally.completed, tally.failed) == (300, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("prompt", "HTTP 400: Invalid model name passed in model=old. Call `/v1/models` to view available models"),
+        ("not_found", "HTTP 404: The model `old` does not exist."),
+    ],
+)
+def test_a_server_that_comes_back_with_another_model_is_asked_for_its_name_and_no_prompt_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, message: str
+) -> None:
+    monkeypatch.setattr("remote.generator.feeder._POLL_S", 0.05)
+
+    class Renamed(ScriptedClient):
+        async def complete(self, server: str, body: bytes, timeout_s: float) -> Reply:
+            reply = await super().complete(server, body, timeout_s)
+            if f'"model":"{await self.observe_model(server)}"' in body.decode().replace(" ", ""):
+                return reply
+            raise TroubleError(kind, message)  # type: ignore[arg-type]
+
+        async def observe_model(self, server: str) -> str | None:
+            return "old" if len(self.asked) < 20 else "new"
+
+    client = Renamed(lambda server, text: GOOD)
+    tally, ledger = _run(tmp_path, client, 60, "a", model=None)
+    assert (tally.completed, tally.failed, len(ledger.failed)) == (60, 0, 0)
 
 
 def test_refusals_before_any_completion_are_recorded_only_when_the_run_ends_by_itself(tmp_path: Path) -> None:

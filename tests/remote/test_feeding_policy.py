@@ -129,6 +129,26 @@ def test_a_cold_server_gets_its_slots_one_by_one() -> None:
     assert sent[-1] == 64
 
 
+def test_a_server_that_is_active_again_has_the_slots_at_once_that_it_still_fills() -> None:
+    server = Server("a", 64, polled=True)
+    _fly(server, 40)
+    server.restart_ramp()
+    assert not server.may_send(0.0)
+    server.tick_ramp()
+    assert server.may_send(0.0)
+
+
+def test_a_server_that_answers_again_is_probed_at_once_and_asked_for_its_models_name() -> None:
+    server = Server("a", None, polled=True)
+    server.note_model("old", 0.0)
+    server.breaker.trip(0.0)
+    server.breaker.note_failure(20.0, probe=True)
+    server.note_load(None, 20.0)
+    assert (server.breaker.may_send(20.5), server.model_known) == (False, False)
+    server.note_load(Load(72, 0, 0, 0), 20.5)
+    assert server.breaker.may_send(20.5)
+
+
 @pytest.mark.parametrize("wish", ["draining", "stopped"])
 def test_a_server_that_is_not_wished_active_gets_nothing(wish: Wish) -> None:
     assert not Server("a", 8, wish=wish, polled=True).may_send(0.0)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from remote.generator.endpoint import Load, parse_loads, parse_server_info
-from remote.generator.reply import TroubleError, parse_reply, split_thinking
+from remote.generator.reply import TroubleError, names_no_model, parse_reply, split_thinking
 
 RECORDED = Path(__file__).parents[1] / "fixtures/sglang-0.5.23"
 
@@ -30,6 +30,22 @@ def test_a_recorded_refusal_is_the_prompts_fault() -> None:
     with pytest.raises(TroubleError, match="maximum context length of 4096 tokens") as trouble:
         parse_reply(int(status.rstrip("]")), body.encode())
     assert trouble.value.kind == "prompt"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "says_so"),
+    [
+        ("not_found", "HTTP 404: The model `a/b` does not exist.", True),
+        ("prompt", "HTTP 400: Invalid model name passed in model=a/b. Call `/v1/models`", True),
+        ("not_found", "HTTP 404: The model `c` does not exist.", False),
+        ("prompt", "HTTP 400: The input (9 tokens) is longer than the model's context length (4 tokens).", False),
+        ("prompt", "HTTP 400: a/b takes no images", False),
+        ("server_error", "HTTP 500: The model `a/b` does not exist.", False),
+    ],
+)
+def test_a_refusal_of_the_models_name_is_known_by_that_name(kind: str, message: str, *, says_so: bool) -> None:
+    assert names_no_model(TroubleError(kind, message), "a/b") is says_so  # type: ignore[arg-type]
+    assert not names_no_model(TroubleError(kind, message), None)  # type: ignore[arg-type]
 
 
 def test_a_recorded_full_queue_is_busy_and_its_streamed_form_is_no_completion() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote.output.done_bits import BITS_FILE, observe_bits, put_bits
-from remote.output.done_file import DONE_FILE, done_lines
+from remote.output.done_bits import BITS_FILE, count_done, observe_bits, put_bits
+from remote.output.done_file import DONE_FILE, Listed, done_lines, observe_done
 from remote.output.index_set import IndexSet
 from remote.output.job_file import observe_prompts_digest
 from remote.prompts.offsets import OFFSETS_FILE, PromptOffsets, RowSkipper, observe_known
@@ -42,6 +42,21 @@ def test_the_bits_stand_for_the_head_of_the_list_they_were_made_of(tmp_path: Pat
     assert list(found) == [0, 3, 5, 70]
 
 
+def test_finished_prompts_are_counted_by_the_bits_and_by_the_lines_that_follow_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size, read_from = _keep_bits(tmp_path), []
+
+    def observe(path: Path, *, start: int, known: IndexSet | None) -> Listed:
+        read_from.append(start)
+        return observe_done(path, start=start, known=known)
+
+    monkeypatch.setattr("remote.output.done_bits.observe_done", observe)
+    with (tmp_path / DONE_FILE).open("ab") as file:
+        file.write(b"70\n11\n12")
+    assert (count_done(tmp_path), read_from) == (6, [size])
+
+
 @pytest.mark.parametrize("broken", ["bits", "list", "shorter list", "no bits", "another head", "no list", "text"])
 def test_bits_that_do_not_fit_the_list_are_not_believed(tmp_path: Path, broken: str) -> None:
     size = _keep_bits(tmp_path)
@@ -60,6 +75,7 @@ def test_bits_that_do_not_fit_the_list_are_not_believed(tmp_path: Path, broken: 
     elif broken == "text":
         bits.write_bytes(b"[]\n")
     assert observe_bits(tmp_path, size + (broken == "another head")) is None
+    assert count_done(tmp_path) == len(observe_done(listed).indices)
 
 
 ROWS = [{"id": i, "prompt": f"prompt {i} " + "x" * (i % 50)} for i in range(3000)]
