@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 _THRESHOLD = 5
-_FIRST_WAIT_S = 1.0
+_WAIT_SHARE = 0.1
+_MIN_WAIT_S = 1.0
 _MAX_WAIT_S = 30.0
 
 
 class Breaker:
-    """Opens after 5 failures in a row, or at once by `trip`. Open, it lets one probe through after 1 s, then after
-    twice as long each time, 30 s at most; a success closes it."""
+    """Opens after 5 failures in a row, or at once by `trip`. Open, it lets one probe through after 1 s, then after a
+    tenth of the time it has been open, 1 s to 30 s: no server is left out for much longer than it was away. A success
+    closes it."""
 
     def __init__(self) -> None:
         self.open = False
         self._failures = 0
         self._probing = False
-        self._wait_s = _FIRST_WAIT_S
+        self._opened_at = 0.0
         self._probe_at = 0.0
 
     def may_send(self, now: float) -> bool:
@@ -31,7 +33,6 @@ class Breaker:
         was_open = self.open
         self.open = self._probing = False
         self._failures = 0
-        self._wait_s = _FIRST_WAIT_S
         return was_open
 
     def note_failure(self, now: float, *, probe: bool) -> bool:
@@ -39,8 +40,8 @@ class Breaker:
         if self.open:
             if probe:
                 self._probing = False
-                self._wait_s = min(_MAX_WAIT_S, self._wait_s * 2)
-                self._probe_at = now + self._wait_s
+                wait_s = _WAIT_SHARE * (now - self._opened_at)
+                self._probe_at = now + min(_MAX_WAIT_S, max(_MIN_WAIT_S, wait_s))
             return False
         self._failures += 1
         if self._failures < _THRESHOLD:
@@ -51,8 +52,8 @@ class Breaker:
     def trip(self, now: float) -> None:
         self.open = True
         self._probing = False
-        self._wait_s = _FIRST_WAIT_S
-        self._probe_at = now + self._wait_s
+        self._opened_at = now
+        self._probe_at = now + _MIN_WAIT_S
 
     def hurry(self, now: float) -> None:
         """What opened it may be over: the next request may be its probe."""

@@ -17,7 +17,7 @@ from rackhand.contract.job import Status, Wish
 from remote.generator.committer import Committer
 from remote.generator.endpoint import Client
 from remote.generator.feeding import Feeding, HopelessError
-from remote.generator.hedge import find_late
+from remote.generator.hedge import find_late, least_silence_s
 from remote.generator.judge import Judge
 from remote.generator.prompt_queue import Item, Queue
 from remote.generator.reply import TroubleError, names_no_model
@@ -127,14 +127,15 @@ class Feeder:
         self._usable = [server.url for server in usable]
         self._rows = max(_ROWS, 2 * sum(server.limit for server in self.servers))
         self._s_per_token = max(server.s_per_token for server in self.servers)
+        least_s = least_silence_s(self.servers, self.feeding.timeout_floor_s)
         for server in self.servers:
             server.tick_ramp()
             others = [other for other in usable if other is not server]
-            if server.is_hung(now, others, self.judge.completed, self.feeding.timeout_floor_s / 4):
+            if server.is_hung(now, others, self.judge.completed, least_s):
                 self._note_hang(server, now)
             self._pump(server)
         if self._ended and not len(self.queue) and not self._held_back:
-            self._hedge(now)
+            self._hedge(now, least_s)
         if not self.committer.alive:
             raise HopelessError("the thread that writes the output ended; its error stands above")
 
@@ -183,9 +184,9 @@ class Feeder:
         server.flights[task] = flight
         task.add_done_callback(partial(self._note_unsent, server))
 
-    def _hedge(self, now: float) -> None:
+    def _hedge(self, now: float, least_s: float) -> None:
         """What is late is asked once more elsewhere, and the first answer wins."""
-        for flight, server in find_late(self.servers, now, self.feeding.timeout_floor_s / 4):
+        for flight, server in find_late(self.servers, now, least_s):
             flight.hedged = True
             self._start(server, self._board(server, flight.item, now))
 

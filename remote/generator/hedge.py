@@ -1,4 +1,7 @@
-"""Which of the last requests are asked once more elsewhere: nothing waits any more, and slots are free. Pure."""
+"""Which of the last requests are asked once more elsewhere: nothing waits any more, and slots are free. Pure.
+
+And how short a silence may be a sign of trouble.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,24 @@ _SLOWER = 1.5
 _SILENT = 0.5
 """Of the usual latency without any sign of life: a full server gives dozens in that time."""
 
+_SILENT_S = 5.0
+"""Two readings of a server's load: tokens that move would have shown."""
+
+_KNOWN = 20
+"""Completions a server, after which the usual latency is known."""
+
+
+def least_silence_s(servers: Sequence[Server], timeout_floor_s: float) -> float:
+    """Shorter ones say nothing, however short the usual latency is: a quarter of the floor, less when it is known."""
+    known = sum(server.completed for server in servers) >= _KNOWN * len(servers)
+    return min(timeout_floor_s / 4, _SILENT_S) if known else timeout_floor_s / 4
+
 
 def find_late(servers: Sequence[Server], now: float, floor_s: float) -> Iterator[tuple[Flight, Server]]:
     """Requests to be asked again and where, the youngest first, which have the longest way to go.
 
-    Late is what runs on a slower server than the free one, on one that is silent, or for five times the usual
-    latency. Lazy: the caller sends each before it asks for the next, so that no server gets more than its slots.
+    Late is what runs on a slower server than the free one, on one that is left out or silent, or for five times the
+    usual latency. Lazy: the caller sends each before it asks for the next, so that no server gets more than its slots.
     """
     usual_s = max((server.latency_s for server in servers), default=0.0)
     limits = {"silent_after_s": max(floor_s, _SILENT * usual_s), "late_after_s": max(floor_s, HANG_FACTOR * usual_s)}
@@ -36,4 +51,4 @@ def _is_late(
 ) -> bool:
     if best.s_per_token and server.s_per_token > _SLOWER * best.s_per_token:
         return True
-    return now - server.silent_since > silent_after_s or now - flight.sent_at > late_after_s
+    return server.breaker.open or now - server.silent_since > silent_after_s or now - flight.sent_at > late_after_s

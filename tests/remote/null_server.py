@@ -1,7 +1,9 @@
 """OpenAI-style servers that generate nothing, with faults on request: `python null_server.py --ports 8 ...`.
 
 Raw HTTP on asyncio, so that it costs less than what it tests. The first line of stdout is a JSON list of its ports.
-A prompt's text comes back as `echo:TEXT`. GET /_stats tells what came in; POST /_fault sets a port's fault.
+A prompt's text comes back as `echo:TEXT`. GET /_stats tells what came in; POST /_fault sets a port's fault. With
+--remember, GET /_answers tells of all ports when (monotonic seconds) the first request came, how many good answers went
+out and when each prompt got its first. --down counts its seconds from the first request.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class Port:
 
     def fault_now(self, text: str, seed: int | None) -> str | None:
         o = self.options
-        at = time.monotonic() - self.started
+        at = time.monotonic() - o.asked
         if self.down and self.down[0] <= at < self.down[1]:
             return "503"
         if self.fault:
@@ -156,6 +158,10 @@ class Http(asyncio.Protocol):
             stats = {"requests": port.requests, "max_running": port.max_running, "running": port.running,
                      "prompts": len(port.seen), "most": top[0][1] if top else 0, "timeline": port.timeline}  # fmt: skip
             self.send(200, json.dumps(stats).encode())
+        elif path == "/_answers":
+            o = port.options
+            found = {"asked": o.asked, "answers": o.answers, "times": list(o.answered.values())}
+            self.send(200, json.dumps(found).encode())
         elif port.fault != "dead":
             self.send(404, b"{}")
 
@@ -163,6 +169,7 @@ class Http(asyncio.Protocol):
         port, o = self.port, self.port.options
         text = str(request["messages"][-1]["content"])
         port.requests += 1
+        o.asked = o.asked or time.monotonic()
         if o.remember:
             port.seen[text[:40]] += 1
         fault = port.fault_now(text, request.get("seed"))
@@ -215,8 +222,11 @@ class Http(asyncio.Protocol):
         if fault == "trunc":
             self.send(200, body[:-20], length=len(body))
             self.transport.close()
-        else:
-            self.send(200, body)
+            return
+        self.send(200, body)
+        if o.remember and fault in (None, "length"):
+            o.answers += 1
+            o.answered.setdefault(text[:40], time.monotonic())
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -235,6 +245,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     for name in ("p500", "p429", "preset", "pempty", "ptrunc", "phang", "plength", "pshort"):
         p.add_argument(f"--{name}", type=float, default=0.0)
     options = p.parse_args(argv)
+    options.asked, options.answers, options.answered = 0.0, 0, {}
     dice = random.Random(0)  # noqa: S311
     options.words = dice.randbytes(options.body // 2 + 1).hex()[: options.body]
     return options

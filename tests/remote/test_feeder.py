@@ -14,7 +14,7 @@ from remote.generator.committer import Committer
 from remote.generator.endpoint import Load
 from remote.generator.feeder import Feeder
 from remote.generator.feeding import Feeding
-from remote.generator.hedge import find_late
+from remote.generator.hedge import find_late, least_silence_s
 from remote.generator.judge import Judge
 from remote.generator.prompt_queue import Item, Queue
 from remote.generator.reply import Reply, TroubleError
@@ -240,3 +240,18 @@ def test_at_the_end_what_is_on_a_slow_or_silent_server_or_very_old_is_asked_once
         found.append(flight.sent_at)
     assert found == sorted(found, reverse=True)
     assert len(found) == late
+
+
+def test_at_the_end_what_is_on_a_server_that_is_left_out_is_asked_once_more_at_once() -> None:
+    server, other = _busy_server("a", 0.1, 1, sent_at=99.9), _busy_server("b", 0.1, 0)
+    server.silent_since = 99.9
+    assert not list(find_late([server, other], 100.0, 30.0))
+    server.breaker.trip(99.0)
+    assert [best for _, best in find_late([server, other], 100.0, 30.0)] == [other]
+
+
+def test_five_seconds_of_silence_count_once_the_usual_latency_is_known() -> None:
+    servers = [_busy_server("a", 0.1, 0), _busy_server("b", 0.1, 0)]
+    assert least_silence_s(servers, 120.0) == 30.0
+    servers[0].completed, servers[1].completed = 39, 1
+    assert [least_silence_s(servers, floor_s) for floor_s in (120.0, 8.0)] == [5.0, 2.0]

@@ -28,22 +28,38 @@ def _fly(server: Server, count: int, now: float = 0.0, completed: int = 0) -> No
         server.flights[object()] = flight  # type: ignore[index]
 
 
-def test_a_breaker_opens_at_five_failures_in_a_row_and_probes_ever_more_seldom() -> None:
+def test_a_breaker_opens_at_five_failures_in_a_row_and_one_probe_at_a_time_goes_through() -> None:
     breaker = Breaker()
     assert [breaker.note_failure(0.0, probe=False) for _ in range(4)] == [False] * 4
     assert not breaker.note_success()
     assert [breaker.note_failure(0.0, probe=False) for _ in range(5)] == [False] * 4 + [True]
-    probes, now = [], 0.0
-    while len(probes) < 7:
-        if breaker.may_send(now):
-            assert breaker.note_sent()
-            assert not breaker.may_send(now + 1000)
-            probes.append(now)
-            breaker.note_failure(now, probe=True)
-        now += 0.5
-    assert [b - a for a, b in itertools.pairwise(probes)] == [2, 4, 8, 16, 30, 30]
+    assert not breaker.may_send(0.9)
+    assert breaker.may_send(1.0)
+    assert breaker.note_sent()
+    assert not breaker.may_send(1000.0)
+    breaker.note_failure(1000.0, probe=True)
+    assert not breaker.may_send(1029.0)
+    assert breaker.may_send(1030.0)
     assert breaker.note_success()
-    assert breaker.may_send(now)
+    assert breaker.may_send(1030.0)
+
+
+@pytest.mark.parametrize(
+    ("away_s", "late_s", "probes"), [(0.5, 1, 1), (5, 1, 6), (20, 2, 19), (120, 12, 38), (900, 30, 72)]
+)
+def test_a_server_is_left_out_for_little_longer_than_it_was_away(away_s: float, late_s: float, probes: int) -> None:
+    breaker, now, sent = Breaker(), 0.0, 0
+    breaker.trip(now)
+    while breaker.open:
+        now += 0.05
+        if breaker.may_send(now):
+            sent += breaker.note_sent()
+            if now < away_s:
+                breaker.note_failure(now, probe=True)
+            else:
+                breaker.note_success()
+    assert now <= away_s + late_s + 0.1
+    assert sent <= probes
 
 
 def test_failures_of_older_requests_do_not_move_an_open_breakers_probe() -> None:
