@@ -224,6 +224,7 @@ def tail_metrics(
     Example: ./inv tail-metrics --once
     """
     from rackhand.render import screen
+    from rackhand.workflows.metrics import PAST_S
     from rackhand.workflows.metrics import tail_metrics as work
     from rackhand.workflows.record import Recorder
 
@@ -231,7 +232,16 @@ def tail_metrics(
     with screen(json=json, verbose=verbose, baselines=fleet.baselines) as out:
         with Recorder(fleet, os.environ, say=out.say, interval_s=interval) as keep:
             show = out.show if once else keep.shown(out.show)
-            report = work(fleet, targets, show=show, say=out.say, once=once, interval_s=interval)
+            report = work(
+                fleet,
+                targets,
+                show=show,
+                say=out.say,
+                once=once,
+                interval_s=interval,
+                past_s=PAST_S,
+                since=keep.newest,
+            )
         if any(row.failed for row in report.rows):
             out.report(report)
     return report.exit_code

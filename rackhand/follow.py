@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from rackhand import agent
 from rackhand.contract import from_json, to_json
-from rackhand.contract.watch import Sample, WatchRequest
+from rackhand.contract.watch import NOTE, Sample, WatchRequest
 from rackhand.errors import AuthError, HostKeyError, NotRunningError, TransportError
 from rackhand.transport import Transport
 
@@ -29,17 +29,21 @@ def follow_samples(
 
     A road that never stood raises at once. One that stood and broke is taken up again, after pauses that `say` tells
     of; what only a person can mend (a key, a stopped container ...) raises. `stop` ends the far process in a second.
+
+    With a past asked for, samples rebuilt from the logs come first, and after a break those of the time between: in
+    order of time, none of them twice.
     """
-    stood, pause_s = False, FIRST_PAUSE_S
+    stood, pause_s, last = False, FIRST_PAUSE_S, request.since
     while not stop.is_set():
         try:
-            with contextlib.closing(_follow_once(transport, request, python=python, stop=stop)) as samples:
+            road = _follow_once(transport, _asking(request, last, again=stood), python=python, say=say, stop=stop)
+            with contextlib.closing(road) as samples:
                 for sample in samples:
                     if stop.is_set():
                         return
                     if stood and pause_s > FIRST_PAUSE_S:
                         say("the road is back")
-                    stood, pause_s = True, FIRST_PAUSE_S
+                    stood, pause_s, last = True, FIRST_PAUSE_S, sample.time
                     yield sample
                     if request.once:
                         return
@@ -59,8 +63,19 @@ def follow_samples(
         pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
 
 
+def _asking(request: WatchRequest, last: float | None, *, again: bool) -> WatchRequest:
+    """After a break the past is what came since the last sample."""
+    wants_past = request.past_s > 0 or request.since is not None
+    return replace(request, past_s=0.0, since=last) if again and wants_past else request
+
+
 def _follow_once(
-    transport: Transport, request: WatchRequest, *, python: str | None, stop: threading.Event
+    transport: Transport,
+    request: WatchRequest,
+    *,
+    python: str | None,
+    say: Callable[[str], None],
+    stop: threading.Event,
 ) -> Generator[Sample, None, None]:
     ended = threading.Event()
     held = not request.once
@@ -78,6 +93,8 @@ def _follow_once(
             for event in events:
                 if event.get("event") == "sample":
                     yield _sample(event, transport.where)
+                elif event.get("event") == NOTE:
+                    say(str(event.get("text")))
         finally:
             ended.set()
 

@@ -14,7 +14,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,7 +22,7 @@ from rackhand.contract.watch import GpuSample, HostSample, JobSample, Sample
 from rackhand.errors import RackhandError
 from rackhand.outcomes import outcomes_of
 
-SCHEMA = 1
+SCHEMA = 2
 BUSY_S = 10.0
 KEEP_ALL_S = 14 * 86400.0
 """Older samples are thinned to one a minute."""
@@ -39,9 +39,9 @@ JOB_COLUMNS = (
 )  # fmt: skip
 _TABLES = f"""
 CREATE TABLE IF NOT EXISTS run (id INTEGER PRIMARY KEY, host TEXT NOT NULL, began REAL NOT NULL, flags TEXT NOT NULL,
-    sent REAL, generator INTEGER);
+    sent REAL, generator INTEGER, inventory TEXT NOT NULL DEFAULT '{{}}');
 CREATE TABLE IF NOT EXISTS sample (id INTEGER PRIMARY KEY, time REAL NOT NULL, host TEXT NOT NULL, run INTEGER,
-    {", ".join(HOST_COLUMNS)}, UNIQUE (host, time));
+    {", ".join(HOST_COLUMNS)}, rebuilt INTEGER NOT NULL DEFAULT 0, UNIQUE (host, time));
 CREATE TABLE IF NOT EXISTS gpu (sample INTEGER NOT NULL, gpu INTEGER NOT NULL, throttle TEXT NOT NULL,
     {", ".join(GPU_COLUMNS)}, PRIMARY KEY (sample, gpu)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS job (sample INTEGER NOT NULL, name TEXT NOT NULL, {", ".join(JOB_COLUMNS)},
@@ -52,13 +52,19 @@ CREATE TABLE IF NOT EXISTS event (id INTEGER PRIMARY KEY, time REAL NOT NULL, ho
     kind TEXT NOT NULL, text TEXT NOT NULL, data TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS sample_run ON sample (run, time);
 """
+_FROM_1 = (
+    "ALTER TABLE run ADD COLUMN inventory TEXT NOT NULL DEFAULT '{}'",
+    "ALTER TABLE sample ADD COLUMN rebuilt INTEGER NOT NULL DEFAULT 0",
+)
+"""What makes a file of format 1 one of format 2."""
 _JOBS = f"""SELECT name, outcome.data, {", ".join(JOB_COLUMNS)} FROM job LEFT JOIN outcome USING (sample, name)"""  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """`began` and `ended` are the container's Unix seconds; `flags` those of the servers, by GPU; `sent` is the
-    generator's requests in flight per server, `generator` its pid; both None without one."""
+    generator's requests in flight per server, `generator` its pid; both None without one. `inventory` is what the
+    inventory said of host and job when it began, without secrets; empty in older histories."""
 
     id: int
     host: str
@@ -68,11 +74,12 @@ class Run:
     flags: Mapping[str, Mapping[str, str]]
     sent: float | None
     generator: int | None
+    inventory: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """`kind`: verdict, state, run, gap, comparison or road."""
+    """`kind`: verdict, state, run, gap, rebuilt or comparison."""
 
     time: float
     host: str
@@ -111,10 +118,20 @@ class Recording:
                 raise RackhandError(what, where=str(path), hint="update it")
             self._file.execute("PRAGMA journal_mode = WAL")
             self._file.execute("PRAGMA synchronous = NORMAL")
-            self._file.executescript(f"{_TABLES} PRAGMA user_version = {SCHEMA};")
+            if version != SCHEMA:
+                self._bring_up()
         except (OSError, sqlite3.Error) as error:
             what = f"the history can't be opened: {error}"
             raise RackhandError(what, where=str(path), hint="set XDG_STATE_HOME") from None
+
+    def _bring_up(self) -> None:
+        """Make the tables, or those of an older format the present one's; another process may be at it too."""
+        with self._file:
+            self._file.execute("BEGIN IMMEDIATE")
+            (version,) = self._file.execute("PRAGMA user_version").fetchone()
+            for words in (*(_FROM_1 if version == 1 else ()), *_TABLES.split(";")):
+                self._file.execute(words)
+            self._file.execute(f"PRAGMA user_version = {SCHEMA}")
 
     def take_pen(self) -> bool:
         """True when nobody else writes here: only the holder may put. Held until close."""
@@ -133,23 +150,29 @@ class Recording:
         if self._pen is not None:
             self._pen.close()
 
-    def put_run(self, host: str, began: float, flags: Mapping[str, Any], sent: float | None, pid: int | None) -> int:
+    def put_run(
+        self,
+        host: str,
+        began: float,
+        flags: Mapping[str, Any],
+        sent: float | None,
+        pid: int | None,
+        *,
+        inventory: Mapping[str, Any] | None = None,
+    ) -> int:
         with self._lock:
-            values = (host, began, json.dumps(flags, sort_keys=True), sent, pid)
-            done = self._file.execute(
-                "INSERT INTO run (host, began, flags, sent, generator) VALUES (?,?,?,?,?)", values
-            )
-            return int(done.lastrowid or 0)
+            values = (host, began, json.dumps(flags, sort_keys=True), sent, pid, json.dumps(inventory or {}))
+            words = "INSERT INTO run (host, began, flags, sent, generator, inventory) VALUES (?,?,?,?,?,?)"
+            return int(self._file.execute(words, values).lastrowid or 0)
 
     def put_sample(self, host: str, sample: Sample, run: int | None) -> bool:
         """False when this very sample is there already."""
-        head = (sample.time, host, run, *(getattr(sample.host, name) for name in HOST_COLUMNS))
+        head = (sample.time, host, run, sample.rebuilt, *(getattr(sample.host, name) for name in HOST_COLUMNS))
+        columns = ", ".join(("time", "host", "run", "rebuilt", *HOST_COLUMNS))
         with self._lock, self._file:
             self._file.execute("BEGIN")
-            done = self._file.execute(
-                f"INSERT OR IGNORE INTO sample (time, host, run, {', '.join(HOST_COLUMNS)}) VALUES ({_marks(head)})",  # noqa: S608
-                head,
-            )
+            words = f"INSERT OR IGNORE INTO sample ({columns}) VALUES ({_marks(head)})"  # noqa: S608
+            done = self._file.execute(words, head)
             if not done.rowcount:
                 return False
             at = done.lastrowid
@@ -162,6 +185,13 @@ class Recording:
                     self._file.executemany(f"INSERT INTO {table} VALUES ({_marks(rows[0])})", rows)  # noqa: S608
         return True
 
+    def adopt_rebuilt(self, host: str, run: int) -> None:
+        """Rebuilt samples after the last one of `run` are of that run: what came before and after them is."""
+        last = "SELECT max(time) FROM sample WHERE host = ? AND run = ?"
+        words = f"UPDATE sample SET run = ? WHERE host = ? AND rebuilt AND run IS NULL AND time > ({last})"  # noqa: S608
+        with self._lock:
+            self._file.execute(words, (run, host, host, run))
+
     def put_event(self, event: Happening) -> None:
         values = (event.time, event.host, event.gpu, event.kind, event.text, json.dumps(dict(event.data)))
         with self._lock:
@@ -170,9 +200,9 @@ class Recording:
 
     def runs(self) -> list[Run]:
         """Oldest first; those without samples are left out."""
-        words = """SELECT run.id, run.host, run.began, max(sample.time), count(*), flags, sent, generator
+        words = """SELECT run.id, run.host, run.began, max(sample.time), count(*), flags, sent, generator, inventory
             FROM run JOIN sample ON sample.run = run.id GROUP BY run.id ORDER BY run.id"""
-        return [Run(*row) for row in ((*r[:5], json.loads(r[5]), *r[6:]) for r in self._rows(words))]
+        return [Run(*row) for row in ((*r[:5], json.loads(r[5]), *r[6:8], json.loads(r[8])) for r in self._rows(words))]
 
     def last_samples(self, run: Run, *, within_s: float) -> list[Sample]:
         """Those of the run's last `within_s` seconds; the runs of a job of days don't fit in memory."""
@@ -182,13 +212,15 @@ class Recording:
         """In order of time, of one run or all, every `every`-th; what the file doesn't keep is unknown. Of the servers
         in a job's progress only the sum of their outcomes is kept."""
         where = "time >= ? AND (? IS NULL OR run = ?) AND id % ? = 0"
-        words = f"SELECT id, time, {', '.join(HOST_COLUMNS)} FROM sample WHERE {where} ORDER BY time"  # noqa: S608
+        words = f"SELECT id, time, rebuilt, {', '.join(HOST_COLUMNS)} FROM sample WHERE {where} ORDER BY time"  # noqa: S608
         heads = self._rows(words, (since, run, run, every))
-        for at, time, *host in heads:
+        for at, time, rebuilt, *host in heads:
             gpus = self._rows(f"SELECT gpu, throttle, {', '.join(GPU_COLUMNS)} FROM gpu WHERE sample = ?", (at,))  # noqa: S608
             jobs = self._rows(f"{_JOBS} WHERE job.sample = ?", (at,))
             yield Sample(
                 time,
+                -1 if rebuilt else 0,
+                rebuilt=bool(rebuilt),
                 gpus=tuple(_gpu(*row) for row in gpus),
                 jobs=tuple(_job(*row) for row in jobs),
                 host=HostSample(**dict(zip(HOST_COLUMNS, host, strict=True))),

@@ -9,17 +9,26 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from rackhand.contract import from_json, to_json
 from rackhand.contract.servers import API_KEY, secrets_dir
-from rackhand.contract.watch import Sample, WatchedServer, WatcherSample, WatchRequest
+from rackhand.contract.watch import (
+    LONGEST_PAST_S,
+    NOTE,
+    GpuSample,
+    Sample,
+    WatchedServer,
+    WatcherSample,
+    WatchRequest,
+)
 from remote.serving.redact import read_values
 from remote.watching.host import HostWatch
 from remote.watching.jobs import observe_job
 from remote.watching.outlet import Outlet
+from remote.watching.past import PAST_BYTES
 from remote.watching.server import WatchedGpu, read_object
 from remote.watching.smi import NvidiaSmi, observe_indices
 
@@ -27,6 +36,10 @@ FIRST_LOOK_S = 5.0
 """How long the first sample waits for nvidia-smi and the endpoints."""
 FIRST_ROUND_S = 1.0
 """From nvidia-smi's first row to its last."""
+MOST_PAST = 7200
+"""Samples of the past at most: four hours at an interval of 2 s, more widely spaced beyond."""
+WORK_S = 0.05
+_BLANK = vars(GpuSample(0))
 BLOCKED_S = 600.0
 """A road that has taken nothing for this long is given up: nobody will come back to it."""
 
@@ -35,10 +48,12 @@ def call(data: Any, emit: Callable[[dict[str, Any]], None], body: BinaryIO) -> N
     request = from_json(WatchRequest, data)
     outlet, stop = Outlet(emit), threading.Event()
     watcher = Watcher(request, stop)
+    caller = _Caller(body, listen=request.until_eof)
     watcher.start()
     try:
         watcher.await_first_look(FIRST_LOOK_S)
-        _run(watcher, request, outlet, _Caller(body, listen=request.until_eof))
+        if _tell_past(watcher, request, outlet, caller):
+            _run(watcher, request, outlet, caller)
     finally:
         stop.set()
         watcher.close()
@@ -103,6 +118,26 @@ class Watcher:
             host=self._host.sample(),
         )
 
+    def past(self, since: float) -> Iterator[dict[str, Any] | None]:
+        """Samples rebuilt from the logs, from `since` to now, one an interval or as many as MOST_PAST allows; None for
+        a moment of which no log says anything. A log that is too long is told of by a note."""
+        step_s = max(self._request.interval_s, (time.time() - since) / MOST_PAST)
+        for gpu in self._gpus:
+            cut_at = gpu.begin_past(since)
+            if cut_at is not None and cut_at > since:
+                when = time.strftime("%H:%M:%S", time.localtime(cut_at))
+                limit = f"the last {PAST_BYTES // 1024**2} MiB of its log are read back"
+                yield {"event": NOTE, "text": f"GPU {gpu.server.gpu}: {limit}, from {when} on"}
+        moment = since + step_s
+        while moment <= time.time() - step_s / 2:
+            gpus = [gpu.past_sample(moment) for gpu in self._gpus]
+            is_known = any(gpu.state != "unknown" for gpu in gpus)
+            head = {"event": "sample", "rebuilt": True, "seq": -1, "time": round(moment, 3)}
+            yield {**head, "gpus": [_known(gpu) for gpu in gpus]} if is_known else None
+            moment += step_s
+        for gpu in self._gpus:
+            gpu.end_past()
+
     def _self_sample(self) -> WatcherSample:
         (wall, cpu), self._cpu = self._cpu, (time.monotonic(), time.process_time())
         seconds = self._cpu[0] - wall
@@ -117,6 +152,31 @@ def _there(request: WatchRequest, home: Path, nvidia_smi: str) -> tuple[WatchedS
         return request.servers
     seen = observe_indices(nvidia_smi)
     return tuple(s for s in request.servers if s.gpu in seen or (home / "run" / f"gpu{s.gpu}.json").exists())
+
+
+def _tell_past(watcher: Watcher, request: WatchRequest, outlet: Outlet, caller: _Caller) -> bool:
+    """False when the caller is gone. It waits for a slow road, so that nothing of the past is dropped, and rests as
+    long as it works."""
+    now = time.time()
+    since = now - request.past_s if request.since is None else min(request.since, now - request.past_s)
+    since = max(since, now - LONGEST_PAST_S)
+    if now - since < request.interval_s:
+        return True
+    began = time.process_time()
+    for event in watcher.past(since):
+        while event is not None and not outlet.put_when_taken(event, 0.5):
+            if outlet.closed.is_set() or outlet.blocked_s() > BLOCKED_S or caller.is_gone(0.0):
+                return False
+        if (spent := time.process_time() - began) > WORK_S:
+            if outlet.closed.is_set() or caller.is_gone(spent):
+                return False
+            began = time.process_time()
+    return True
+
+
+def _known(gpu: GpuSample) -> dict[str, Any]:
+    """What differs from a GpuSample of which nothing is known; the reader puts the rest back."""
+    return {name: value for name, value in vars(gpu).items() if name == "gpu" or value != _BLANK[name]}
 
 
 def _run(watcher: Watcher, request: WatchRequest, outlet: Outlet, caller: _Caller) -> None:

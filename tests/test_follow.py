@@ -4,12 +4,14 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Generator
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from rackhand import follow
 from rackhand.command import Argv, Completed
+from rackhand.contract import from_json
 from rackhand.contract.watch import Sample, WatchRequest
 from rackhand.errors import AuthError, RackhandError, TransportError, UnreachableError
 from rackhand.follow import follow_samples
@@ -25,6 +27,7 @@ class Scripted:
     def __init__(self, *calls: tuple[int, RackhandError | None]) -> None:
         self._calls = list(calls)
         self.requests: list[WatchRequest] = []
+        self.time = 100.0
 
     def exec(self, argv: Argv, *, stdin: Stdin = b"", deadline_s: float = 60.0) -> Completed:
         raise NotImplementedError
@@ -32,9 +35,14 @@ class Scripted:
     def stream(
         self, argv: Argv, *, stdin: Stdin = b"", deadline_s: float | None = None, silence_s: float = 60.0
     ) -> Generator[bytes, None, Completed]:
+        assert not isinstance(stdin, bytes)
+        _, request = islice(stdin, 2)
+        self.requests.append(from_json(WatchRequest, json.loads(request)))
         count, error = self._calls.pop(0)
+        yield json.dumps({"event": "note", "text": f"call {len(self.requests)}"}).encode()
         for seq in range(count):
-            yield json.dumps({"event": "sample", "time": 1.0, "seq": seq}).encode()
+            self.time += 1
+            yield json.dumps({"event": "sample", "time": self.time, "seq": seq}).encode()
         if error is not None:
             raise error
         yield json.dumps({"event": "end", "nonce": argv[-2], "error": None}).encode()
@@ -48,11 +56,11 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "FIRST_PAUSE_S", 0.01)
 
 
-def followed(road: Scripted, wanted: int) -> tuple[list[int], list[str]]:
+def followed(road: Scripted, wanted: int, request: WatchRequest | None = None) -> tuple[list[int], list[str]]:
     said: list[str] = []
     stop = threading.Event()
     seqs = []
-    for sample in follow_samples(road, WatchRequest("/h"), python=None, say=said.append, stop=stop):
+    for sample in follow_samples(road, request or WatchRequest("/h"), python=None, say=said.append, stop=stop):
         seqs.append(sample.seq)
         if len(seqs) == wanted:
             stop.set()
@@ -63,9 +71,23 @@ def test_a_road_that_breaks_is_taken_up_again_and_both_are_said() -> None:
     cut = UnreachableError("the connection was cut", where="pve1")
     seqs, said = followed(Scripted((3, cut), (0, cut), (2, None), (9, None)), 5)
     assert seqs == [0, 1, 2, 0, 1]
-    assert said[0].startswith("the road broke: the connection was cut; again in ")
-    assert said[1].startswith("the road broke")
-    assert said[2] == "the road is back"
+    assert said[0] == "call 1", "a note is for people"
+    assert said[1].startswith("the road broke: the connection was cut; again in ")
+    assert said[3].startswith("the road broke")
+    assert said[5] == "the road is back"
+
+
+def test_after_a_break_the_past_since_the_last_sample_is_asked_for_where_a_past_was_wanted() -> None:
+    cut = UnreachableError("the connection was cut")
+    calls = ((3, cut), (0, cut), (2, None), (9, None))
+    for request, wanted in (
+        (WatchRequest("/h"), [(0.0, None)] * 3),
+        (WatchRequest("/h", past_s=600.0), [(600.0, None), (0.0, 103.0), (0.0, 103.0)]),
+        (WatchRequest("/h", past_s=600.0, since=7.0), [(600.0, 7.0), (0.0, 103.0), (0.0, 103.0)]),
+    ):
+        road = Scripted(*calls)
+        followed(road, 5, request)
+        assert [(asked.past_s, asked.since) for asked in road.requests] == wanted
 
 
 def test_a_road_that_never_stood_raises_at_once() -> None:

@@ -62,11 +62,27 @@ def test_a_sample_comes_back_as_it_was_and_a_repeat_is_not_kept(recording: Recor
 def test_the_file_is_in_wal_mode_has_a_version_and_one_writer(recording: Recording) -> None:
     with closing(sqlite3.connect(recording.path)) as file:
         assert file.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-        assert file.execute("PRAGMA user_version").fetchone() == (1,)
+        assert file.execute("PRAGMA user_version").fetchone() == (2,)
     assert recording.take_pen()
     other = Recording(recording.path)
     assert not other.take_pen()
     other.close()
+
+
+def test_a_file_of_format_1_is_brought_up_and_keeps_what_it_holds(tmp_path: Path) -> None:
+    path = tmp_path / "old.sqlite"
+    with closing(Recording(path)) as made:
+        run = made.put_run("rtx", 100.0, {"0": {"a": "1"}}, 32.0, 1)
+        made.put_sample("rtx", sample(100.0), run)
+    with closing(sqlite3.connect(path)) as file:
+        file.executescript(
+            "ALTER TABLE run DROP COLUMN inventory; ALTER TABLE sample DROP COLUMN rebuilt; PRAGMA user_version = 1"
+        )
+    with closing(Recording(path)) as again:
+        assert again.put_sample("rtx", replace(sample(102.0), rebuilt=True), run)
+        assert [(s.time, s.rebuilt) for s in again.samples()] == [(100.0, False), (102.0, True)]
+        assert [(run.samples, run.inventory) for run in again.runs()] == [(2, {})]
+        assert again._file.execute("PRAGMA user_version").fetchone() == (2,)
 
 
 def test_a_newer_file_and_one_that_is_no_database_are_errors_of_one_line(tmp_path: Path) -> None:
@@ -74,7 +90,7 @@ def test_a_newer_file_and_one_that_is_no_database_are_errors_of_one_line(tmp_pat
     with closing(sqlite3.connect(newer)) as file:
         file.execute("PRAGMA user_version = 9")
     torn.write_bytes(b"no database at all, but long enough to look like one" * 50)
-    with pytest.raises(RackhandError, match="has format 9, this rackhand knows 1"):
+    with pytest.raises(RackhandError, match="has format 9, this rackhand knows 2"):
         Recording(newer)
     with pytest.raises(RackhandError, match="can't be opened"):
         Recording(torn)
@@ -130,6 +146,34 @@ def test_a_run_ends_when_flags_or_the_generator_change_and_a_gap_is_told(tmp_pat
     assert next(e.text for e in told.events if e.kind == "verdict").startswith("client-bound")
     assert history(FLEET, environ, "expansion", since="1970-01-02").events == ()
     assert said == []
+
+
+def rebuilt(at: float, state: str = "running") -> Sample:
+    gpus = tuple(GpuSample(n, state=state, running=32, tok_s=670.0, tok_s_source="log") for n in range(2))  # type: ignore[arg-type]
+    return Sample(at, -1, gpus, rebuilt=True)
+
+
+def test_rebuilt_samples_between_two_of_a_run_are_of_that_run_and_are_told_once(tmp_path: Path) -> None:
+    cut = [rebuilt(1040.0 + 2 * n, "unknown" if n == 3 else "running") for n in range(20)]
+    environ = recorded(tmp_path, [*(sample(1000.0 + 2 * n) for n in range(20)), *cut, *cut, sample(1081.0)], [])
+    told = history(FLEET, environ, "expansion")
+    assert [(run.began, run.ended, run.samples) for run in told.runs] == [(1000.0, 1081.0, 41)]
+    assert [event.text for event in told.events if event.kind not in ("run", "verdict")] == [
+        "20 samples of 41 s rebuilt from the servers' logs"
+    ]
+    assert told.runs[0].inventory["job"]["name"] == "expansion"
+
+
+def test_after_a_restart_the_recording_goes_on_where_its_history_ends(tmp_path: Path) -> None:
+    environ = recorded(tmp_path, [sample(1000.0), sample(1002.0)], [])
+    with Recorder(FLEET, environ, say=lambda *_: None, interval_s=2) as recorder:
+        assert recorder.newest(HOST) == 1002.0
+        for one in (rebuilt(1000.0), rebuilt(1004.0), rebuilt(1006.0), sample(1007.0, pid=2)):
+            recorder.take(HOST, one)
+    told = history(FLEET, environ, "expansion")
+    assert [(run.began, run.ended, run.samples) for run in told.runs] == [(1000.0, 1002.0, 2), (1007.0, 1007.0, 1)]
+    with Recorder(FLEET, {"XDG_STATE_HOME": str(tmp_path / "b")}, say=lambda *_: None, interval_s=2) as recorder:
+        assert recorder.newest(HOST) is None
 
 
 def test_a_second_writer_leaves_the_history_to_the_first(tmp_path: Path) -> None:

@@ -14,6 +14,11 @@ State = Literal["running", "loading", "draining", "stalled", "stopped", "dead", 
 requests are in flight and nothing moves · stopped: it ended and was told to · dead: it ended and was not told to ·
 unknown: no record of it and no answer."""
 
+LONGEST_PAST_S = 12 * 3600.0
+"""So far back at most are samples rebuilt from logs."""
+NOTE = "note"
+"""An event of a watch that is no sample: `text` is for people."""
+
 STATES: tuple[State, ...] = ("running", "loading", "draining", "stalled", "stopped", "dead", "unknown")
 
 
@@ -42,6 +47,9 @@ class WatchRequest:
     """`once` ends after the first sample. `until_eof` ends when stdin does: the caller holds it open. `seen_only`
     leaves out servers of GPUs that nvidia-smi doesn't list, unless they have a record in run/. `with_lines` puts the
     last batch lines of each log into its samples.
+
+    `past_s` and `since` (the container's Unix seconds) ask for the past first: samples rebuilt from the servers' logs,
+    later than the earlier of the two moments and at most LONGEST_PAST_S old.
     The servers' API key is RACKHAND_API_KEY of secrets.env in the tmpfs directory of `home`.
     """
 
@@ -53,6 +61,8 @@ class WatchRequest:
     until_eof: bool = False
     seen_only: bool = False
     with_lines: bool = False
+    past_s: float = 0.0
+    since: float | None = None
 
 
 @dataclass(frozen=True)
@@ -135,7 +145,10 @@ class WatcherSample:
 @dataclass(frozen=True)
 class Sample:
     """`time` is the container's clock, Unix seconds; `seq` counts from 0. `drops` are samples that nobody took in
-    time, `skipped_bytes` log bytes that were jumped over; both since the watch began."""
+    time, `skipped_bytes` log bytes that were jumped over; both since the watch began.
+
+    `rebuilt`: of the past, from the servers' logs alone. What they don't say is None, `seq` is -1; a server that they
+    say nothing of at that moment is `unknown`."""
 
     time: float
     seq: int = 0
@@ -146,4 +159,5 @@ class Sample:
     skipped_bytes: int = 0
     watcher: WatcherSample = field(default_factory=WatcherSample)
     host: HostSample = field(default_factory=HostSample)
+    rebuilt: bool = False
     event: str = "sample"

@@ -30,7 +30,8 @@ PIPE_WIDTH = 1000
 
 
 class TextScreen:
-    """On a terminal samples are drawn over the last ones; elsewhere each is printed below the last."""
+    """On a terminal samples are drawn over the last ones; elsewhere each is printed below the last. Those rebuilt
+    of the past are only remembered."""
 
     def __init__(
         self, out: TextIO, *, verbose: bool = False, baselines: Sequence[Baseline] = (), width: int | None = None
@@ -55,6 +56,8 @@ class TextScreen:
         with self._lock:
             trail = self._trails.setdefault(host.where, Trail())
             trail.take(sample)
+            if sample.rebuilt:
+                return
             self._views[host.where] = view_of(host.where, trail, self._baselines)
             if self._console.is_terminal and not self._console.is_dumb_terminal:
                 self._draw_live()

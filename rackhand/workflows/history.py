@@ -23,7 +23,7 @@ from rackhand.render.verdicts import event_json, event_lines, run_lines
 from rackhand.report import Outcome, Report, Row
 from rackhand.transport.local import Local
 from rackhand.workflows.fleet import Say
-from rackhand.workflows.metrics import tail_metrics
+from rackhand.workflows.metrics import PAST_S, tail_metrics
 from rackhand.workflows.record import Recorder, open_recording
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -44,7 +44,9 @@ def record(
     """Write the histories until Ctrl-C (exit code 130). Each host's road is taken up again when it breaks."""
     recorder = Recorder(fleet, environ, say=say, interval_s=interval_s)
     try:
-        return tail_metrics(fleet, hosts, show=recorder.take, say=say, interval_s=interval_s)
+        return tail_metrics(
+            fleet, hosts, show=recorder.take, say=say, interval_s=interval_s, past_s=PAST_S, since=recorder.newest
+        )
     finally:
         recorder.close()
 
@@ -113,17 +115,17 @@ def _export(recording: Recording, path: Path, since: float) -> None:
 def write_csv(file: TextIO, recording: Recording, since: float = 0.0) -> None:
     """One row for each GPU of each sample; job columns are those of the first job."""
     rows = csv.writer(file)
-    rows.writerow(("time", "gpu", *GPU_COLUMNS, "throttle", *(f"job_{name}" for name in JOB_CELLS)))
+    rows.writerow(("time", "gpu", *GPU_COLUMNS, "throttle", *(f"job_{name}" for name in JOB_CELLS), "rebuilt"))
     for sample in recording.samples(since=since):
         rows.writerows(_csv_rows(sample))
 
 
 def _csv_rows(sample: Sample) -> Iterator[list[object]]:
     progress = sample.jobs[0].progress if sample.jobs else None
-    job = [(progress or {}).get(name, "") for name in JOB_CELLS]
+    after = [*((progress or {}).get(name, "") for name in JOB_CELLS), int(sample.rebuilt)]
     for gpu in sample.gpus:
         values = [getattr(gpu, name) for name in GPU_COLUMNS]
-        yield [sample.time, gpu.gpu, *("" if v is None else v for v in values), " ".join(gpu.throttle), *job]
+        yield [sample.time, gpu.gpu, *("" if v is None else v for v in values), " ".join(gpu.throttle), *after]
 
 
 def write_jsonl(file: TextIO, recording: Recording, since: float = 0.0) -> None:

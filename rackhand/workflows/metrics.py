@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from rackhand.contract.watch import Sample, WatchedJob, WatchedServer, WatchRequest
 from rackhand.errors import UsageError
@@ -20,6 +21,9 @@ MOST_GPUS = 16
 """Of one host, when the inventory says `gpus: all`; those that aren't there are left out in the container."""
 LEAST_INTERVAL_S = 0.5
 
+PAST_S = 600.0
+"""So much of the past is read back from the servers' logs when somebody begins to watch."""
+
 Show = Callable[[Host, Sample], None]
 """One sample of one host. Called from several threads."""
 
@@ -32,10 +36,16 @@ def tail_metrics(
     say: Say,
     once: bool = False,
     interval_s: float = 2.0,
+    past_s: float = 0.0,
+    since: Callable[[Host], float | None] | None = None,
     roads: Roads | None = None,
 ) -> Report:
     """`show` each sample of each host; with `once` one of each, otherwise until Ctrl-C (the report's exit code is
-    then 130). One channel and one process a host. A broken road is taken up again."""
+    then 130). One channel and one process a host. A broken road is taken up again.
+
+    With `past_s`, samples rebuilt from the servers' logs come before those of now: of the last `past_s` seconds, and
+    of all time after what `since` says (the host's Unix seconds); after a broken road those of the time between.
+    """
     if not interval_s >= LEAST_INTERVAL_S or not math.isfinite(interval_s):
         raise UsageError(f"--interval {interval_s:g} can't be", hint=f"at least {LEAST_INTERVAL_S:g} seconds")
     stop = threading.Event()
@@ -43,6 +53,8 @@ def tail_metrics(
     def work(task: Task) -> None:
         jobs = fleet.jobs_on(task.host)
         request = plan_watch(task.host, jobs, once=once, interval_s=interval_s)
+        if past_s and not once:
+            request = replace(request, past_s=past_s, since=since(task.host) if since is not None else None)
         for sample in follow_samples(task.transport, request, python=task.host.python, say=task.say, stop=stop):
             show(task.host, sample)
 

@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -14,6 +15,7 @@ from rackhand.contract.watch import Sample
 from rackhand.diagnose import WINDOW_S, diagnose
 from rackhand.errors import RackhandError
 from rackhand.inventory import Fleet, Host
+from rackhand.page.masked import shown_inventory
 from rackhand.recording import Happening, Recording, Run, recording_file, recordings_dir
 from rackhand.render.verdicts import compared_line, verdict_line
 
@@ -38,13 +40,23 @@ class Recorder:
         self._lock = threading.Lock()
 
     def take(self, host: Host, sample: Sample) -> None:
-        with self._lock:
-            tracks = self._hosts.get(host.where)
-            if tracks is None:
-                tracks = self._hosts[host.where] = self._open(host)
+        tracks = self._tracks(host)
         for track in list(tracks):
             if not self._is_taken(track, sample):
                 tracks.remove(track)
+
+    def newest(self, host: Host) -> float | None:
+        """Until when all histories of the host go, its Unix seconds; None while one is empty, or none is written."""
+        with suppress(RackhandError):
+            times = [track.recording.newest() for track in self._tracks(host)]
+            return min((time for time in times if time is not None), default=None) if None not in times else None
+        return None
+
+    def _tracks(self, host: Host) -> list[_Track]:
+        with self._lock:
+            if host.where not in self._hosts:
+                self._hosts[host.where] = self._open(host)
+            return self._hosts[host.where]
 
     def _is_taken(self, track: _Track, sample: Sample) -> bool:
         try:
@@ -84,7 +96,9 @@ class Recorder:
                 self._say(host.where, f"no history is written: {error}")
                 continue
             if has_pen:
-                tracks.append(_Track(host.where, name, recording, self._interval_s, self._say))
+                job = next((job for job in self._fleet.jobs_on(host) if job.name == name), None)
+                shown = shown_inventory(self._fleet, host, job)
+                tracks.append(_Track(host.where, name, recording, self._interval_s, self._say, shown))
             else:
                 recording.close()
                 self._say(host.where, f"the history of {name} is being written by another record or tail-metrics")
@@ -133,6 +147,7 @@ class _Track:
     recording: Recording
     interval_s: float
     say: Say
+    inventory: Mapping[str, Any]
     run: int | None = None
     key: str = ""
     states: dict[int, str] = field(default_factory=dict)
@@ -141,6 +156,8 @@ class _Track:
     looked_at: float = 0.0
     pruned_at: float = 0.0
     is_compared: bool = True
+    rebuilt: list[float] = field(default_factory=list)
+    has_orphans: bool = False
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=4096))
 
     def take(self, sample: Sample) -> None:
@@ -149,18 +166,34 @@ class _Track:
             return
         if last is not None and sample.time - last > GAP * max(self.interval_s, 1.0):
             self._happened(sample, "gap", f"nothing seen for {sample.time - last:.0f} s", {"since": last})
-        is_running = self._follow_run(sample)
+        is_running = not sample.rebuilt and self._follow_run(sample)
+        if is_running and self.has_orphans and self.run is not None:
+            self.recording.adopt_rebuilt(self.where, self.run)
+            self.has_orphans = False
         self.recording.put_sample(self.where, sample, self.run if is_running else None)
         self.samples.append(sample)
         while self.samples[0].time < sample.time - KEPT_S:
             self.samples.popleft()
         self._note_states(sample)
+        if sample.rebuilt:
+            self.rebuilt.append(sample.time)
+            self.has_orphans = True
+            return
+        self._tell_rebuilt(sample)
         if sample.time - self.looked_at >= LOOK_EVERY_S:
             self.looked_at = sample.time
             self._look(sample)
         if sample.time - self.pruned_at >= PRUNE_EVERY_S:
             self.pruned_at = sample.time
             self.recording.prune(sample.time)
+
+    def _tell_rebuilt(self, sample: Sample) -> None:
+        if self.rebuilt:
+            text = (
+                f"{len(self.rebuilt)} samples of {sample.time - self.rebuilt[0]:.0f} s rebuilt from the servers' logs"
+            )
+            self._happened(sample, "rebuilt", text, {"since": self.rebuilt[0], "samples": len(self.rebuilt)})
+            self.rebuilt.clear()
 
     def _follow_run(self, sample: Sample) -> bool:
         """Whether the sample is of a run, which is `self.run` then."""
@@ -175,7 +208,7 @@ class _Track:
         if known and known[0].flags == flags and known[0].generator == pid:
             self.run = known[0].id
             return True
-        self.run = self.recording.put_run(self.where, sample.time, flags, sent, pid)
+        self.run = self.recording.put_run(self.where, sample.time, flags, sent, pid, inventory=self.inventory)
         self.is_compared = False
         self._happened(sample, "run", f"run {self.run} begins", {"run": self.run})
         return True
@@ -183,6 +216,8 @@ class _Track:
     def _note_states(self, sample: Sample) -> None:
         for gpu in sample.gpus:
             before = self.states.get(gpu.gpu)
+            if sample.rebuilt and gpu.state == "unknown":
+                continue
             if before is not None and before != gpu.state:
                 self._happened(sample, "state", f"{before} -> {gpu.state}", {"trouble": gpu.trouble}, gpu.gpu)
             self.states[gpu.gpu] = gpu.state

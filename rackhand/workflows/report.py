@@ -19,8 +19,8 @@ from rackhand.workflows.record import open_recording
 
 MOST_SAMPLES = 40_000
 """Of longer histories every second, third ... sample is read."""
-KINDS = {"verdict": "diagnosis", "comparison": "comparison", "gap": "gap", "road": "gap"}
-"""A history's events → a page's marks; states and runs show in the samples themselves."""
+KINDS = {"verdict": "diagnosis", "comparison": "comparison", "gap": "gap"}
+"""A history's events → a page's marks; the others show in the samples themselves."""
 
 
 def report(

@@ -32,7 +32,16 @@ class Outlet:
                 self._waiting.popleft()
                 self.drops += 1
             self._waiting.append(event)
-            self._ready.notify()
+            self._ready.notify_all()
+
+    def put_when_taken(self, event: dict[str, Any], wait_s: float) -> bool:
+        """Puts nothing in the place of anything: False when there was no room within `wait_s`."""
+        with self._ready:
+            if not self._ready.wait_for(lambda: len(self._waiting) < WAITING, wait_s):
+                return False
+            self._waiting.append(event)
+            self._ready.notify_all()
+            return True
 
     def blocked_s(self) -> float:
         """For how long the writer has been waiting for the other side to take a line."""
@@ -55,6 +64,7 @@ class Outlet:
                 if not self._waiting:
                     return
                 event = self._waiting.popleft()
+                self._ready.notify_all()
             self._busy_since = time.monotonic()
             try:
                 self._emit(event)

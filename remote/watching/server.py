@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -80,7 +81,7 @@ class WatchedGpu:
             accept_len=_round(_first(read.accept_len, log.highest("accept len")), 2) if live and not idle else None,
             retractions=self._retractions_before + log.retractions,
             unread=self._unread_before + log.unread,
-            decode_age_s=None if log.decode_at is None else round(max(0.0, time.time() - log.decode_at), 1),
+            decode_age_s=log.age_s(log.decode_at),
             trouble=log.trouble,
             slots=log.slots if live else None,
             graph=log.graph if live and not idle else None,
@@ -91,6 +92,47 @@ class WatchedGpu:
             kv_tokens=log.total("#full token", "#token") if live else None,
             prefill_share=_round(log.prefill_share(), 4) if live and not idle else None,
         )
+
+    def begin_past(self, since: float) -> float | None:
+        """Read the log again from `since` on. When the past begins that could be read, if that is later."""
+        self._follow(str(read_object(self._record_path).get("log") or self.server.log))
+        self._log.begin_past(since)
+        return self._log.cut_at
+
+    def past_sample(self, moment: float) -> GpuSample:
+        """What the log said at `moment`, and nothing else. `unknown`: it said nothing of the server then."""
+        log = self._log
+        log.play_to(moment)
+        state: State = "unknown"
+        if log.is_fresh():
+            state = "draining" if log.ending else "running"
+        elif log.starting and not log.trouble:
+            state = "loading"
+        known = GpuSample(self.server.gpu, state, retractions=log.retractions, unread=log.unread, trouble=log.trouble)
+        if not log.is_fresh():
+            return known
+        rate = log.tok_s()
+        return replace(
+            known,
+            running=log.total("#running-req"),
+            cap=log.cap,
+            queue=log.total("#queue-req"),
+            pending_tokens=log.pending_tokens(),
+            kv_usage=_round(log.highest("full token usage", "token usage"), 4),
+            mamba_usage=_round(log.highest("mamba usage"), 4),
+            tok_s=_round(rate, 2),
+            tok_s_source="" if rate is None else "log",
+            accept_len=_round(log.highest("accept len"), 2),
+            decode_age_s=log.age_s(log.decode_at),
+            slots=log.slots,
+            graph=log.graph,
+            still_s=log.age_s(log.moved_at),
+            kv_tokens=log.total("#full token", "#token"),
+            prefill_share=_round(log.prefill_share(), 4),
+        )
+
+    def end_past(self) -> None:
+        self._log.end_past()
 
     def _still_s(self) -> float | None:
         times = [at for at in (self._log.moved_at, self.endpoints.moved_at) if at is not None]

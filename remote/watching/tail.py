@@ -12,6 +12,7 @@ MAX_STEP_BYTES = 8 * 1024 * 1024
 """A file further behind than this is jumped to its end: one step never holds more memory."""
 MAX_LINE_BYTES = 256 * 1024
 _CHUNK = 1024 * 1024
+_PIECE = 128 * 1024
 
 
 class Tail:
@@ -36,6 +37,15 @@ class Tail:
             if self._open():
                 data += self._read_on()
         return self._lines(data)
+
+    def read_piece(self) -> list[str] | None:
+        """The whole lines of the next _PIECE bytes; None where there is nothing more to read now. Nothing is skipped,
+        whatever follows."""
+        if self._fd is None and not self._open():
+            return None
+        piece = os.pread(self._fd or 0, _PIECE, self._at)
+        self._at += len(piece)
+        return self._lines(piece) if piece else None
 
     def close(self) -> None:
         if self._fd is not None:
@@ -100,15 +110,18 @@ class Tail:
         return [line.decode("utf-8", "replace") for line in lines]
 
 
-def find_last_line(path: Path, needle: bytes, *, within_bytes: int = 256 * 1024 * 1024) -> str | None:
-    """The last line that holds `needle`, looked for from the end of the file backwards."""
+def find_last_line(
+    path: Path, needle: bytes, *, within_bytes: int = 256 * 1024 * 1024, before: int | None = None
+) -> str | None:
+    """The last line that holds `needle`, looked for backwards from the end of the file or from the byte `before`."""
     try:
         with path.open("rb") as file:
-            end = size = file.seek(0, os.SEEK_END)
-            while end > max(0, size - within_bytes):
+            last = file.seek(0, os.SEEK_END) if before is None else before
+            end = last
+            while end > max(0, last - within_bytes):
                 start = max(0, end - _CHUNK)
                 file.seek(start)
-                found = file.read(end - start + len(needle)).rfind(needle)
+                found = file.read(min(end + len(needle), last) - start).rfind(needle)
                 if found >= 0:
                     return _line_around(file, start + found)
                 end = start
