@@ -180,7 +180,7 @@ def _output_tokens(sample: Sample) -> int | None:
 
 
 def _eta(window: Sequence[Sample]) -> float | None:
-    jobs = window[-1].jobs if window else ()
+    jobs = next((sample.jobs for sample in reversed(window) if sample.jobs), ())
     etas = [job.progress.get("eta_hours") for job in jobs if job.progress is not None]
     numbers = [float(eta) for eta in etas if isinstance(eta, (int, float))]
     return max(numbers) if numbers else None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -70,6 +71,19 @@ def test_the_same_again_is_no_difference_and_two_calls_say_the_same() -> None:
     assert found == compare(a, b)
     text = comparison_lines(comparison_of(found, ("run 1", "run 2")))
     assert any("tok/s per GPU " in line and line.endswith("no difference") for line in text)
+
+
+def test_what_was_rebuilt_of_a_broken_road_counts_with_what_it_knows() -> None:
+    a, b = run_of(running=32, tok_s=670, per_s=1.7), run_of(running=64, tok_s=1175, per_s=2.9)
+    b[20:40] = [
+        replace(s, jobs=(), rebuilt=True, gpus=tuple(replace(g, util_pct=None, power_w=None) for g in s.gpus))
+        for s in b[20:40]
+    ]
+    found = compare(a, b)
+    assert found.seconds == 118
+    assert found.line("completions/s").b == pytest.approx(2.9, rel=0.05)
+    assert found.line("tokens per joule").b == pytest.approx(1175 / 500, rel=0.02)
+    assert found.line("ETA h").b is not None
 
 
 def test_too_few_blocks_give_no_interval() -> None:

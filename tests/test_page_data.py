@@ -9,11 +9,13 @@ import pytest
 from rackhand.contract.job import length_class
 from rackhand.contract.watch import JobSample, Sample
 from rackhand.inventory import Env, Fleet, Host, Job, PlainSsh, SecretRef, ServerSpec, Ssh
-from rackhand.page import Recorded, page_data
-from rackhand.page.marks import gpu_ranges, marks_of
+from rackhand.page import Recorded, page_data, render_page
+from rackhand.page.marks import marks_of
 from rackhand.page.masked import shown_inventory
+from rackhand.page.runs import runs_of
 from rackhand.page.series import MOST_POINTS, host_lines, points_of, times_of
 from rackhand.page.work import work_of
+from rackhand.render.words import gpu_ranges
 from tests.page_recordings import SECRET, gpu, progress, recorded, run, samples
 
 
@@ -68,6 +70,23 @@ def test_restarts_deaths_and_generators_are_told_once_for_all_gpus() -> None:
         ("restart", "up, cap 37 → 72: GPU 0-3"),
         ("trouble", "died: GPU 0-3"),
     ]
+
+
+def test_what_was_rebuilt_of_the_past_starts_no_generator_and_lowers_no_rate() -> None:
+    made = samples(90)
+    made[:5] = [replace(one, jobs=(), rebuilt=True) for one in made[:5]]
+    made[60:] = [replace(one, jobs=(), rebuilt=True) for one in made[60:]]
+    assert marks_of(made) == []
+    (found,) = runs_of(made, [run(1, 1000.0, 1178.0, {})])
+    assert (found["steady"], found["figures"]["completions_s"], found["figures"]["settled_s"]) == (True, 5.0, 178.0)
+
+
+def test_a_run_shows_the_inventory_of_then_where_it_was_another() -> None:
+    now, then = {"host": {"name": "rtx"}}, {"host": {"name": "old"}}
+    runs = [replace(run(n, 1000.0, 1100.0, {}), inventory=told) for n, told in enumerate((now, then, {}))]
+    data = page_data(Recorded("j", "host", samples(60), 0.0, runs=runs, inventory=now))
+    assert [one["inventory"] for one in data["runs"]] == [None, then, None]
+    assert "name: old" in render_page(data)
 
 
 def test_a_generator_that_starts_and_fails_is_told() -> None:

@@ -15,7 +15,9 @@ from rackhand.contract.watch import GpuSample, HostSample, JobSample, Sample
 from rackhand.errors import RackhandError, UsageError
 from rackhand.inventory import Fleet, Host, Job, PlainSsh, Ssh
 from rackhand.recording import Happening, Recording, recording_file, recordings_dir
-from rackhand.workflows.history import history, parse_since, write_csv, write_jsonl
+from rackhand.render.screen import JsonScreen
+from rackhand.render.text import TextScreen
+from rackhand.workflows.history import Told, history, parse_since, tell_history, write_csv, write_jsonl
 from rackhand.workflows.record import Recorder
 
 GPU = GpuSample(
@@ -174,6 +176,22 @@ def test_after_a_restart_the_recording_goes_on_where_its_history_ends(tmp_path: 
     assert [(run.began, run.ended, run.samples) for run in told.runs] == [(1000.0, 1002.0, 2), (1007.0, 1007.0, 1)]
     with Recorder(FLEET, {"XDG_STATE_HOME": str(tmp_path / "b")}, say=lambda *_: None, interval_s=2) as recorder:
         assert recorder.newest(HOST) is None
+
+
+def test_what_happens_to_several_gpus_in_a_second_is_one_line_and_every_event_an_object() -> None:
+    went = [Happening(1000.0 + g / 10, "rtx", g, "state", "running -> dead", {}) for g in (0, 1, 2, 5)]
+    events = [*went[:2], Happening(1000.1, "rtx", 4, "state", "running -> loading", {}), *went[2:]]
+    events += [replace(went[0], time=1001.0), Happening(1001.0, "rtx", None, "gap", "nothing seen for 9 s", {})]
+    text, objects = io.StringIO(), io.StringIO()
+    tell_history(TextScreen(text), Told((), tuple(events)))
+    tell_history(JsonScreen(objects), Told((), tuple(events)))
+    assert [line.partition(" rtx ")[2] for line in text.getvalue().splitlines()] == [
+        "GPU 0-2,5 state: running -> dead",
+        "GPU 4 state: running -> loading",
+        "GPU 0 state: running -> dead",
+        "gap: nothing seen for 9 s",
+    ]
+    assert [json.loads(line)["gpu"] for line in objects.getvalue().splitlines()] == [0, 1, 4, 2, 5, 0, None]
 
 
 def test_a_second_writer_leaves_the_history_to_the_first(tmp_path: Path) -> None:

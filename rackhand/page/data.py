@@ -25,7 +25,7 @@ def page_data(recorded: Recorded) -> dict[str, Any]:
     samples = [_only(sample, recorded.job) for sample in recorded.samples]
     points, gpus = points_of(samples), gpus_of(samples)
     host = host_lines(points)
-    runs = runs_of(samples, recorded.runs, recorded.baselines)
+    runs = runs_of(samples, recorded.runs, recorded.baselines, recorded.inventory)
     work = work_of(samples)
     return {
         "job": recorded.job,

@@ -8,6 +8,7 @@ from typing import Any
 from rackhand.contract.watch import GpuSample, Sample
 from rackhand.page.recorded import Mark
 from rackhand.page.series import LIVE
+from rackhand.render.words import gpu_ranges
 
 TOGETHER_S = 60.0
 """Marks of one kind and word, not further apart from the one before, are told as one."""
@@ -36,17 +37,6 @@ def _told(group: Sequence[Change]) -> str:
     return f"{group[0][2]}: GPU {gpu_ranges(gpus)}" if gpus else group[0][2]
 
 
-def gpu_ranges(gpus: Sequence[int]) -> str:
-    """`0-3,6`."""
-    parts: list[list[int]] = []
-    for gpu in gpus:
-        if parts and gpu == parts[-1][-1] + 1:
-            parts[-1].append(gpu)
-        else:
-            parts.append([gpu])
-    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
-
-
 def _server_changes(samples: Sequence[Sample]) -> Iterator[Change]:
     was_live: dict[int, GpuSample] = {}
     gone: set[int] = set()
@@ -55,7 +45,8 @@ def _server_changes(samples: Sequence[Sample]) -> Iterator[Change]:
         for gpu in sample.gpus:
             if gpu.trouble and gpu.trouble != trouble.get(gpu.gpu, ""):
                 yield sample.time, "trouble", gpu.trouble, gpu.gpu
-            trouble[gpu.gpu] = gpu.trouble
+            if gpu.trouble or not sample.rebuilt:
+                trouble[gpu.gpu] = gpu.trouble
             before = was_live.get(gpu.gpu)
             if gpu.state in LIVE:
                 if gpu.gpu in gone and gpu.state == "running":
@@ -78,7 +69,7 @@ def _came(before: GpuSample | None, now: GpuSample) -> str:
 
 def _job_changes(samples: Sequence[Sample]) -> Iterator[Change]:
     seen: dict[str, dict[str, Any]] = {}
-    for number, sample in enumerate(samples):
+    for number, sample in enumerate(sample for sample in samples if not sample.rebuilt):
         for job in sample.jobs:
             now, before = job.progress, seen.get(job.name, {})
             if now is None:

@@ -53,9 +53,15 @@ FIGURES: Mapping[str, tuple[str, int]] = {
 """A run's figures → label, decimals shown."""
 
 
-def runs_of(samples: Sequence[Sample], runs: Sequence[Run], baselines: Sequence[Baseline] = ()) -> list[dict[str, Any]]:
+def runs_of(
+    samples: Sequence[Sample],
+    runs: Sequence[Run],
+    baselines: Sequence[Baseline] = (),
+    inventory: Mapping[str, Any] | None = None,
+) -> list[dict[str, Any]]:
     """Each run: its number and name, from and to (Unix seconds), flags that most servers had, those of GPUs that had
-    others, figures by FIGURES' names, whether they are of a steady stretch. A run with too few samples is left out."""
+    others, figures by FIGURES' names, whether they are of a steady stretch, the inventory of then where it isn't
+    `inventory`. A run with too few samples is left out."""
     found = []
     for run in runs:
         within = within_run(samples, run.began, run.ended)
@@ -65,7 +71,8 @@ def runs_of(samples: Sequence[Sample], runs: Sequence[Run], baselines: Sequence[
         figures = _figures(within, calm or settled(within), baselines)
         figures["sent"] = run.sent if figures["sent"] is None else figures["sent"]
         told = {"number": run.id, "name": f"run {run.id}", "from": within[0].time, "to": within[-1].time}
-        found.append({**told, "steady": bool(calm), **_flags(run), "figures": figures})
+        then = dict(run.inventory) if run.inventory and run.inventory != inventory else None
+        found.append({**told, "steady": bool(calm), **_flags(run), "inventory": then, "figures": figures})
     return found
 
 
@@ -144,8 +151,10 @@ def _progresses(sample: Sample) -> list[dict[str, Any]]:
 
 
 def _rate(samples: Sequence[Sample]) -> float | None:
-    seconds = samples[-1].time - samples[0].time
-    gained = _gained(samples, "completed")
+    """Over the time between the first and the last sample that have the counter: rebuilt ones don't."""
+    counted = [sample for sample in samples if _progresses(sample)]
+    seconds = counted[-1].time - counted[0].time if counted else 0.0
+    gained = _gained(counted, "completed")
     return gained / seconds if gained is not None and seconds > 0 else None
 
 

@@ -10,7 +10,7 @@ from rackhand.compare import LEAST_BLOCKS, Line, RunComparison
 from rackhand.diagnose import Diagnosis, Verdict
 from rackhand.inventory import Baseline
 from rackhand.recording import Happening, Run
-from rackhand.render.words import UNKNOWN, duration, number
+from rackhand.render.words import UNKNOWN, duration, gpu_ranges, number
 from rackhand.report import Comparison
 
 DIGITS: Mapping[str, int] = {
@@ -143,10 +143,19 @@ def run_lines(runs: Sequence[Run]) -> Iterator[str]:
         yield f"run {run.id} on {run.host}: {when(run.began)}, {hours}, {run.samples} samples{sent}{told}"
 
 
-def event_lines(events: Sequence[Happening]) -> Iterator[str]:
-    for event in events:
-        gpu = "" if event.gpu is None else f" GPU {event.gpu}"
-        yield f"{when(event.time)} {event.host}{gpu} {event.kind}: {event.text}"
+def event_lines(events: Sequence[Happening]) -> list[tuple[str, ...]]:
+    """The lines of each. What happens to several GPUs in the same second is one line, at the first of them."""
+    keys = [(int(event.time), event.host, event.kind, event.text) for event in events]
+    gpus: dict[tuple[int, str, str, str], list[int]] = {}
+    for key, event in zip(keys, events, strict=True):
+        gpus.setdefault(key, []).extend(() if event.gpu is None else (event.gpu,))
+    lines: list[tuple[str, ...]] = []
+    for key, event in zip(keys, events, strict=True):
+        found = gpus.pop(key, None)
+        on = f" GPU {gpu_ranges(sorted(set(found)))}" if found else ""
+        line = f"{when(event.time)} {event.host}{on} {event.kind}: {event.text}"
+        lines.append(() if found is None else (line,))
+    return lines
 
 
 def when(seconds: float) -> str:

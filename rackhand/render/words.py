@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rackhand.eta import Eta
@@ -120,3 +120,14 @@ def _whole(progress: Mapping[str, Any], name: str) -> int | None:
 def _real(progress: Mapping[str, Any], name: str) -> float | None:
     value = progress.get(name)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def gpu_ranges(gpus: Sequence[int]) -> str:
+    """`0-3,6`."""
+    parts: list[list[int]] = []
+    for gpu in gpus:
+        if parts and gpu == parts[-1][-1] + 1:
+            parts[-1].append(gpu)
+        else:
+            parts.append([gpu])
+    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)

@@ -20,21 +20,21 @@ def compare_runs(fleet: Fleet, environ: Mapping[str, str], job: str, names: Sequ
     recording = open_recording(fleet, environ, job)
     try:
         runs = recording.runs()
-        a, b = chosen_runs(runs, names)
+        a, b = chosen_runs(runs, names, where=str(recording.path))
         found = compare(*(recording.last_samples(run, within_s=COMPARED_S) for run in (a, b)))
     finally:
         recording.close()
     if found.seconds <= 0:
         what = f"run {a.id} or run {b.id} of {job} was never steady for half a minute"
-        raise PreconditionError(what, hint="./inv history lists the runs; record for longer")
+        raise PreconditionError(what, where=str(recording.path), hint="./inv history lists the runs; record for longer")
     table = comparison_of(found, (f"run {a.id}", f"run {b.id}"), changed=changed_flags(a, b), baselines=fleet.baselines)
     return replace(table, title=f"run {a.id} of {when(a.began)}, run {b.id} of {when(b.began)}")
 
 
-def chosen_runs(runs: Sequence[Run], names: Sequence[str]) -> tuple[Run, Run]:
+def chosen_runs(runs: Sequence[Run], names: Sequence[str], *, where: str = "") -> tuple[Run, Run]:
     if len(runs) < 2:
         hint = "another begins when flags or concurrency change while ./inv record or tail-metrics watches"
-        raise PreconditionError(f"compare takes two runs, the history has {len(runs)}", hint=hint)
+        raise PreconditionError(f"compare takes two runs, the history has {len(runs)}", where=where, hint=hint)
     known = {str(run.id): run for run in runs} | {f"last-{back}": run for back, run in enumerate(reversed(runs))}
     known["last"] = runs[-1]
     wanted = [name for name in names if name] or ["last-1", "last"]

@@ -85,8 +85,8 @@ def history(fleet: Fleet, environ: Mapping[str, str], job: str, *, since: str = 
 def tell_history(screen: Screen, told: Told) -> None:
     for line, run in zip(run_lines(told.runs), told.runs, strict=True):
         screen.lines("run", asdict(run), (line,))
-    for line, event in zip(event_lines(told.events), told.events, strict=True):
-        screen.lines("happening", asdict(event), (line,))
+    for lines, event in zip(event_lines(told.events), told.events, strict=True):
+        screen.lines("happening", asdict(event), lines)
 
 
 def parse_since(text: str, now: float) -> float:
