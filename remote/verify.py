@@ -25,7 +25,8 @@ from remote.generator.reply import Reply
 from remote.output.done_file import IMPORTED_FILE, observe_done
 from remote.output.index_set import MAX_INDEX, IndexSet
 from remote.output.job_file import RefusedError, observe_job, observe_lock
-from remote.output.shards import Closed, is_compressed, observe_indices, observe_manifest, observe_shards, shard_number
+from remote.output.jsonl import observe_indices
+from remote.output.shards import Closed, is_compressed, observe_manifest, observe_shards, shard_number
 from remote.output.uploads_file import UPLOADED_FILE, observe_uploads
 from remote.output.zstd_frames import observe_frames
 from remote.packages import MissingPackageError

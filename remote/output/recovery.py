@@ -12,17 +12,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rackhand.contract.job import DONE_FILE, FAILURES_FILE, MANIFEST_FILE, REJECTED_FILE
-from remote.output.append_file import AppendFile, put_whole
+from remote.output.append_file import AppendFile, put_whole, sync_directory
 from remote.output.done_bits import observe_bits, put_bits
 from remote.output.done_file import IMPORTED_FILE, done_lines, observe_done
 from remote.output.index_set import IndexSet
+from remote.output.jsonl import line_index, repair_lines
 from remote.output.ledger import SHARD_BYTES, SHARD_S, Ledger, OpenShard
 from remote.output.shards import (
     Closed,
     Scan,
-    cut_torn_line,
     is_compressed,
-    observe_indices,
     observe_manifest,
     observe_sha256,
     observe_shard,
@@ -67,15 +66,17 @@ def open_ledger(
 ) -> Ledger:
     """The ledger of `output`, clean. `retry_*` releases what stands in failures.jsonl or rejected.jsonl: the file
     is put aside and its indices are asked again."""
-    for name in (MANIFEST_FILE, FAILURES_FILE, REJECTED_FILE):
-        cut_torn_line(output / name)
+    _repair_lines(output / MANIFEST_FILE, say)
+    failed = _repair_lines(output / FAILURES_FILE, say)
+    rejected = _repair_lines(output / REJECTED_FILE, say)
     retry_rejected = retry_rejected and (output / REJECTED_FILE).exists()
     found = _observe(output, first_shard, say, rescan=retry_rejected)
     for name in (IMPORTED_FILE, UPLOADED_FILE):
         found.add(observe_done(output / name).indices)
     uploads = observe_uploads(output)
     scans = {number: _repair(path, found, say) for number, path in found.unclosed.items()}
-    rejected = IndexSet() if retry_rejected else observe_indices(output / REJECTED_FILE)
+    if retry_rejected:
+        rejected = IndexSet()
     found.add(rejected)
     size = _settle_done_file(output, found, say)
     shard = _settle_shards(output, found, scans, done_bytes=size, shard_bytes=shard_bytes, compress=compress)
@@ -83,11 +84,12 @@ def open_ledger(
         _release(output / REJECTED_FILE)
     if retry_failed:
         _release(output / FAILURES_FILE)
+        failed = IndexSet()
     numbers = [first_shard - 1, *observe_shards(output), *map(shard_number, (*found.closed, *uploads))]
     return Ledger(
         output,
         done=found.done,
-        failed=observe_indices(output / FAILURES_FILE),
+        failed=failed,
         shard=shard,
         next_number=max(numbers) + 1,
         rejected_before=len(rejected),
@@ -103,6 +105,22 @@ def _release(path: Path) -> None:
         while (aside := path.with_name(f"{path.stem}-released-{number}.jsonl")).exists():
             number += 1
         path.replace(aside)
+        sync_directory(path.parent)
+
+
+def _repair_lines(path: Path, say: Say) -> IndexSet:
+    """The indices that its whole lines name."""
+    found = IndexSet()
+
+    def note(line: bytes) -> None:
+        index = line_index(line)
+        if index is not None:
+            found.add(index)
+
+    bad_bytes = repair_lines(path, note)
+    if bad_bytes:
+        say(f"{path.name}: {bad_bytes} bytes that are no whole line were cut")
+    return found
 
 
 def _observe(output: Path, first_shard: int, say: Say, *, rescan: bool) -> _Found:

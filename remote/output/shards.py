@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from array import array
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
-from remote import fastjson
-from remote.output.append_file import put_whole, sync_directory
-from remote.output.index_set import MAX_INDEX, IndexSet
+from remote.output.append_file import put_whole
+from remote.output.index_set import IndexSet
+from remote.output.jsonl import PARSED_TAIL_BYTES, add_span, put_spans, record_index, whole_lines
 from remote.output.zstd_frames import SUFFIX, Frames, observe_frames
 
 SHARD = re.compile(r"completions-\d{5,}\.jsonl(\.zst)?")
-_HEAD = re.compile(rb'\{"index":(\d{1,10})[,}]')
-_PARSED_TAIL = 16 << 20
-"""Bytes at a shard's end whose records are parsed whole; an unsynced piece is never longer."""
 
 
 @dataclass(frozen=True)
@@ -77,22 +73,6 @@ def observe_shards(output: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def record_index(line: bytes, *, whole: bool) -> int | None:
-    """The index of a record's line (with its newline), None when the line is torn or no record."""
-    match = _HEAD.match(line)
-    if match is None or not line.endswith(b"}\n") or b"\0" in line:
-        return None
-    index = int(match[1])
-    if index > MAX_INDEX:
-        return None
-    if whole:
-        try:
-            fastjson.loads(line)
-        except ValueError:
-            return None
-    return index
-
-
 def observe_shard(path: Path, seen: IndexSet) -> Scan:
     """Reads a shard to its end. An index that is in `seen` or came before in the shard counts as a bad line."""
     if is_compressed(path):
@@ -104,7 +84,7 @@ def observe_shard(path: Path, seen: IndexSet) -> Scan:
     total = path.stat().st_size
     with path.open("rb") as file:
         for line in file:
-            index = record_index(line, whole=at + len(line) > total - _PARSED_TAIL)
+            index = record_index(line, whole=at + len(line) > total - PARSED_TAIL_BYTES)
             if index is None:
                 bad += len(line)
             elif index in seen or not here.add(index):
@@ -112,10 +92,7 @@ def observe_shard(path: Path, seen: IndexSet) -> Scan:
                 duplicates += 1
             else:
                 indices.append(index)
-                if spans and spans[-1][1] == at:
-                    spans[-1] = (spans[-1][0], at + len(line))
-                else:
-                    spans.append((at, at + len(line)))
+                add_span(spans, at, at + len(line))
             at += len(line)
     return Scan(path, indices, spans, at, bad, duplicates)
 
@@ -155,29 +132,8 @@ def _joined(spans: list[tuple[int, int]], apart: Container[int]) -> list[tuple[i
 
 
 def repair_shard(scan: Scan) -> None:
-    """Leaves only the good lines, synced: a torn tail is cut, anything else is written anew."""
-    good = sum(end - start for start, end in scan.spans)
-    if not scan.rewritten and (not scan.spans or scan.spans == [(0, good)]):
-        with scan.path.open("r+b") as file:
-            file.truncate(good)
-            os.fsync(file.fileno())
-        return
-    temporary = scan.path.with_name(scan.path.name + ".tmp")
-    with scan.path.open("rb") as source, temporary.open("wb") as target:
-        for start, end in scan.spans:
-            if start in scan.rewritten:
-                target.write(scan.rewritten[start])
-                continue
-            source.seek(start)
-            left = end - start
-            while left:
-                block = source.read(min(left, 1 << 20))
-                target.write(block)
-                left -= len(block)
-        target.flush()
-        os.fsync(target.fileno())
-    temporary.replace(scan.path)
-    sync_directory(scan.path.parent)
+    """Leaves only the good lines, synced."""
+    put_spans(scan.path, scan.spans, scan.rewritten)
 
 
 def observe_sha256(path: Path) -> hashlib._Hash:
@@ -192,7 +148,7 @@ def observe_manifest(path: Path) -> dict[str, Closed]:
     """Entries by shard name, the last one for a name; torn or foreign lines are left out."""
     found: dict[str, Closed] = {}
     names = {f.name for f in fields(Closed)}
-    for line in _lines(path):
+    for line in whole_lines(path):
         try:
             row = json.loads(line)
             entry = Closed(**{k: v for k, v in row.items() if k in names})
@@ -209,47 +165,3 @@ def put_manifest(path: Path, entries: list[Closed]) -> None:
 
 def manifest_line(entry: Closed) -> bytes:
     return json.dumps(asdict(entry)).encode() + b"\n"
-
-
-def observe_indices(path: Path) -> IndexSet:
-    """The `index` of each whole line of failures.jsonl or rejected.jsonl."""
-    found = IndexSet()
-    for line in _lines(path):
-        try:
-            index = json.loads(line)["index"]
-        except (ValueError, TypeError, KeyError):
-            continue
-        if isinstance(index, int) and 0 <= index <= MAX_INDEX:
-            found.add(index)
-    return found
-
-
-def cut_torn_line(path: Path) -> int:
-    """Cuts what follows the last newline; gives the size that is left, 0 when there is no file."""
-    if not path.exists():
-        return 0
-    with path.open("r+b") as file:
-        size = at = file.seek(0, os.SEEK_END)
-        keep = 0
-        while at > 0:
-            start = max(0, at - (1 << 16))
-            file.seek(start)
-            newline = file.read(at - start).rfind(b"\n")
-            if newline >= 0:
-                keep = start + newline + 1
-                break
-            at = start
-        if keep != size:
-            file.truncate(keep)
-            os.fsync(file.fileno())
-    return keep
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    try:
-        with path.open("rb") as file:
-            for line in file:
-                if line.endswith(b"\n"):
-                    yield line
-    except FileNotFoundError:
-        return

@@ -15,9 +15,10 @@ from rackhand.contract.job import MANIFEST_FILE, UPLOADS_FILE
 from remote.output.append_file import AppendFile
 from remote.output.done_file import done_lines
 from remote.output.index_set import IndexSet
+from remote.output.jsonl import cut_torn_line, repair_lines
 from remote.output.ledger import utc_now
 from remote.output.object_store import Store, StoreError
-from remote.output.shards import Closed, cut_torn_line, observe_manifest, observe_shard, shard_number
+from remote.output.shards import Closed, observe_manifest, observe_shard, shard_number
 from remote.output.uploads_file import UPLOADED_FILE, Uploaded, observe_uploads
 
 _POLL_S = 1.0
@@ -48,7 +49,7 @@ class Uploader:
         self._say = say
         self._first_shard = first_shard
         self._delete_local = delete_local
-        cut_torn_line(output / UPLOADS_FILE)
+        repair_lines(output / UPLOADS_FILE)
         self._uploads = AppendFile(output / UPLOADS_FILE)
         self._sent = observe_uploads(output)
         self._manifest_size = -1

@@ -1,6 +1,8 @@
-"""A disk that loses its power: only what was synced survives for sure, of the rest any sectors of 512 bytes.
+"""A disk that loses its power, whose writer is killed, or that fails: at any writing call.
 
-Stands for os.fsync and os.fdatasync, and watches the writing calls of this process; the files are real, in a folder.
+After a loss of power only what was synced survives for sure, of the rest any sectors of 512 bytes; after a kill all
+that was written. Stands for os.fsync and os.fdatasync, and watches the writing calls of this process; the files are
+real.
 """
 
 from __future__ import annotations
@@ -10,10 +12,10 @@ import random
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 SECTOR = 512
-_CALLS = ("write", "pwrite", "ftruncate", "fsync", "fdatasync")
+_CALLS = ("write", "pwrite", "ftruncate", "fsync", "fdatasync", "replace", "unlink")
 
 
 class PowerLossError(BaseException):
@@ -21,11 +23,14 @@ class PowerLossError(BaseException):
 
 
 class Disk:
-    """`fail_after` calls it loses its power: that call and all later ones raise. None: never."""
+    """After `fail_after` calls the writer is gone: that call, a write after `share` of its bytes, and all later ones
+    raise. With an `errno` only that call fails, with it. `fail_after` None: never."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.fail_after: int | None = None
+        self.errno: int | None = None
+        self.share = 0.0
         self._real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in _CALLS}
         self._content: dict[int, bytes] = {}
         self._names: dict[str, int] = {}
@@ -44,7 +49,7 @@ class Disk:
 
     def start_from_here(self) -> None:
         """Everything in the folder counts as synced."""
-        self.fail_after = None
+        self.fail_after = self.errno = None
         self._unpin()
         self._content = {}
         for path in self.folder.iterdir():
@@ -74,17 +79,26 @@ class Disk:
         return bytes(found)
 
     def _watched(self, name: str) -> Callable[..., Any]:
-        def call(fd: int, *arguments: Any) -> Any:
-            info = os.fstat(fd)
+        def call(file: Any, *arguments: Any, **more: Any) -> Any:
             if self.fail_after is not None:
                 if self.fail_after <= 0:
-                    raise PowerLossError(name)
+                    self._fail(name, file, arguments)
                 self.fail_after -= 1
             if name in ("fsync", "fdatasync"):
-                return self._note_sync(fd, info)
-            return self._real[name](fd, *arguments)
+                return self._note_sync(file, os.fstat(file))
+            return self._real[name](file, *arguments, **more)
 
         return call
+
+    def _fail(self, name: str, file: Any, arguments: tuple[Any, ...]) -> NoReturn:
+        if name in ("write", "pwrite") and self.fail_after == 0:
+            data, *at = arguments
+            self._real[name](file, bytes(data)[: int(len(data) * self.share)], *at)
+        if self.errno is not None:
+            self.fail_after = None
+            raise OSError(self.errno, os.strerror(self.errno))
+        self.fail_after = -1
+        raise PowerLossError(name)
 
     def _note_sync(self, fd: int, info: os.stat_result) -> None:
         if stat.S_ISDIR(info.st_mode):

@@ -5,13 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from remote.output import append_file
 from remote.output.index_set import IndexSet
@@ -175,6 +171,22 @@ def test_released_rejections_and_failures_are_open_again_and_stay_so(tmp_path: P
     nothing_lost_nothing_twice(tmp_path, 4)
 
 
+@pytest.mark.parametrize("name", ["rejected.jsonl", "failures.jsonl"])
+def test_lines_that_lost_sectors_are_cut_and_said_and_the_others_stand(tmp_path: Path, name: str) -> None:
+    ledger = _open(tmp_path)
+    ledger.commit(Batch(rejected=[_rejected(i) for i in range(4)], failures=[_rejected(i) for i in range(4, 8)]))
+    ledger.close()
+    lines = (tmp_path / name).read_bytes().splitlines(keepends=True)
+    (tmp_path / name).write_bytes(lines[0] + bytes(9) + lines[1][9:] + lines[2] + lines[3] + lines[3][:9])
+    said: list[str] = []
+    again = _open(tmp_path, said)
+    indices = [json.loads(line)["index"] for line in (tmp_path / name).read_bytes().splitlines()]
+    assert indices == [json.loads(lines[i])["index"] for i in (0, 2, 3)]
+    assert f"{name}: {len(lines[1]) + 9} bytes that are no whole line were cut" in said[0]
+    assert set(indices) <= {*again.done, *again.failed}
+    again.close()
+
+
 def _error_of(ledger: Ledger, batch: Batch) -> int | None:
     try:
         ledger.commit(batch)
@@ -215,98 +227,6 @@ def test_a_write_or_sync_that_fails_is_done_again_and_leaves_no_trace(
     said: list[str] = []
     again = _open(tmp_path, said)
     assert (list(again.done), list(again.failed), said) == ([0, 1, 2, 3], [4], [])
-
-
-class CrashingLedger(RuleBasedStateMachine):
-    """Commits, crashes that keep any part of what wasn't synced, disagreement by hand: the model is a set."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        base = Path(os.environ.get("TMPDIR", "/tmp"))
-        self.output = base / f"rackhand-ledger-{os.getpid()}-{id(self)}"
-        self.output.mkdir()
-        self.stored: set[int] = set()
-        self.rejected: set[int] = set()
-        self.maybe: set[int] = set()
-        self.ledger = _open(self.output, shard_bytes=300)
-
-    def teardown(self) -> None:
-        self.ledger.close()
-        shutil.rmtree(self.output)
-
-    @rule(indices=st.lists(st.integers(0, 60), max_size=6), size=st.integers(0, 200))
-    def commit(self, indices: list[int], size: int) -> None:
-        fresh = [i for i in indices if i not in self.rejected]
-        self.ledger.commit(Batch(records=[_record(i, size) for i in fresh]))
-        self.stored |= set(fresh)
-
-    @rule(index=st.integers(61, 80))
-    def reject(self, index: int) -> None:
-        if index not in self.rejected:
-            self.ledger.commit(Batch(rejected=[_rejected(index)]))
-            self.rejected.add(index)
-
-    @rule()
-    def close_shard(self) -> None:
-        self.ledger.close_shard()
-
-    @rule(
-        indices=st.lists(st.integers(100, 140), min_size=1, max_size=6, unique=True),
-        keep=st.floats(0, 1),
-        listed_keep=st.floats(0, 1),
-        zeros=st.integers(0, 40),
-    )
-    def crash(self, indices: list[int], keep: float, listed_keep: float, zeros: int) -> None:
-        """A commit is cut off: of its bytes any part is on disk, zeros may follow; `.done_indices`, which isn't
-        synced with each commit, may have lost its tail since the last shard was closed."""
-        fresh = [i for i in indices if i not in self.stored]
-        self.ledger.close()
-        shards = sorted(self.output.glob("completions-*.jsonl"))
-        manifest = self.output / "manifest.jsonl"
-        closed = [json.loads(line) for line in manifest.read_text().splitlines()] if manifest.exists() else []
-        growing = [path for path in shards if path.name not in {entry["shard"] for entry in closed}]
-        if growing:
-            data = b"".join(line for _, line in map(_record, fresh))
-            kept = data[: int(len(data) * keep)]
-            with growing[0].open("ab") as file:
-                file.write(kept + b"\0" * zeros)
-            whole = kept.count(b"\n")
-            self.stored |= set(fresh[:whole])
-        done = self.output / ".done_indices"
-        safe = closed[-1]["done_bytes"] if closed else 0
-        if done.exists():
-            size = done.stat().st_size
-            os.truncate(done, safe + int((size - safe) * listed_keep))
-            with done.open("ab") as file:
-                file.write(b"\0" * (zeros // 2))
-        self.ledger = _open(self.output, shard_bytes=300)
-
-    @rule()
-    def resume(self) -> None:
-        self.ledger.close()
-        said: list[str] = []
-        self.ledger = _open(self.output, said, shard_bytes=300)
-        assert said == []
-
-    @rule()
-    def lose_the_list(self) -> None:
-        self.ledger.close()
-        (self.output / ".done_indices").unlink(missing_ok=True)
-        self.ledger = _open(self.output, shard_bytes=300)
-
-    @invariant()
-    def nothing_lost_nothing_twice(self) -> None:
-        indices = [record["index"] for record in records(self.output)]
-        assert sorted(indices) == sorted(self.stored)
-        assert set(self.ledger.done) == self.stored | self.rejected
-        names = listed(self.output) if (self.output / ".done_indices").exists() else []
-        assert sorted(names) == sorted(self.stored | self.rejected)
-
-
-TestCrashingLedger = CrashingLedger.TestCase
-TestCrashingLedger.settings = settings(
-    max_examples=40, stateful_step_count=15, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
 
 
 def test_an_index_set_is_a_set() -> None:
