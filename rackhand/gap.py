@@ -4,12 +4,13 @@ All are means over one window in tokens per second, added over the GPUs:
 
     possible - prefill - queue - idle slots = server        server - in flight - thrown away - rest = client
 
-- server: decoded tokens, `tok_s` integrated over the window. client: growth of the jobs' total_output_tokens, which
-  are those of synced records.
+- server: growth of the servers' counters of decoded tokens; where one can't be read or began anew, `tok_s` integrated
+  over the window. client: growth of the jobs' total_output_tokens, which are those of synced records.
 - idle slots: on each GPU tok_s / running x the slots below the cap that nobody asked for; queue: the same for those
   that stand empty while requests wait, min(queue, cap - running). Both are at most: a fuller server decodes each
   request a little slower.
-- prefill: tok_s x p / (1 - p), p the share of the time that goes into prefill (`prefill_share`).
+- prefill: tok_s x p / (1 - p), p the share of the time that goes into prefill (`prefill_share`); a GPU that doesn't
+  tell it is taken to be like the others where at least half of them do.
 - in flight: growth of the KV tokens in use, less the prompts of the requests that came to run: tokens of answers that
   aren't finished. Large while a run ramps up, below zero while it drains.
 - thrown away: output tokens of answers that came back and became no record: bad ones, asked again or rejected.
@@ -32,6 +33,8 @@ from rackhand.steady import last_seconds, total_of
 WINDOW_S = 300.0
 LEAST_S = 60.0
 LEAST_FINISHED = 30
+LEAST_KNOWN = 0.5
+"""So many of the GPUs, and of the window's samples, must tell their prefill share."""
 LIVE = ("running", "draining", "stalled")
 
 
@@ -79,9 +82,10 @@ def gap_of(samples: Sequence[Sample], *, window_s: float = WINDOW_S) -> Gap:
     window = _unbroken(last_seconds(samples, window_s))
     if not window:
         return Gap(0.0)
-    server = _mean(window, lambda sample: total_of(sample, "tok_s"))
+    counted = _counted(window)
+    server = _mean(window, lambda sample: total_of(sample, "tok_s")) if counted is None else counted
     parts = {
-        "prefill_tok_s": _mean(window, lambda sample: _over_gpus(sample, _prefill)),
+        "prefill_tok_s": _mean(window, _prefill, known=LEAST_KNOWN),
         "queue_tok_s": _mean(window, lambda sample: _empty(sample, asked=True)),
         "idle_slots_tok_s": _mean(window, lambda sample: _empty(sample, asked=False)),
     }
@@ -158,12 +162,27 @@ def _kv_tokens(sample: Sample) -> float | None:
     return _over_gpus(sample, lambda gpu: 0.0 if gpu.running == 0 else gpu.kv_tokens)
 
 
-def _prefill(gpu: GpuSample) -> float | None:
-    if gpu.running == 0:
+def _counted(window: Sequence[Sample]) -> float | None:
+    """By the counters, when all can be read throughout, of the same servers, and none went back."""
+    rows = [{g.gpu: (g.pid, g.decoded_tokens) for g in sample.gpus if g.state in LIVE} for sample in window]
+    for before, after in itertools.pairwise(rows):
+        for gpu in before.keys() | after.keys():
+            (old, least), (new, count) = before.get(gpu, (None, None)), after.get(gpu, (None, None))
+            if least is None or count is None or count < least or old != new:
+                return None
+    grown = _difference(*(_sum(*(count for _, count in row.values())) for row in (rows[0], rows[-1])))
+    seconds = window[-1].time - window[0].time
+    return None if grown is None or seconds <= 0 else grown / seconds
+
+
+def _prefill(sample: Sample) -> float | None:
+    live = [gpu for gpu in sample.gpus if gpu.state in LIVE and gpu.running != 0 and gpu.tok_s is not None]
+    known = [(gpu.tok_s or 0.0, gpu.prefill_share) for gpu in live if gpu.prefill_share is not None]
+    lost = [rate * share / (1 - share) for rate, share in known if share < 1]
+    told, rate = sum(rate for rate, share in known if share < 1), total_of(sample, "tok_s")
+    if not live:
         return 0.0
-    if gpu.tok_s is None or gpu.prefill_share is None or gpu.prefill_share >= 1:
-        return None
-    return gpu.tok_s * gpu.prefill_share / (1 - gpu.prefill_share)
+    return None if len(lost) < LEAST_KNOWN * len(live) or not told or rate is None else sum(lost) * rate / told
 
 
 def _empty(sample: Sample, *, asked: bool) -> float | None:
@@ -188,10 +207,10 @@ def _over_gpus(sample: Sample, read: Callable[[GpuSample], float | None]) -> flo
     return _sum(*live) if live else None
 
 
-def _mean(window: Sequence[Sample], read: Callable[[Sample], float | None]) -> float | None:
-    """Over time, on the line through the samples; None when more than a tenth of them don't know."""
+def _mean(window: Sequence[Sample], read: Callable[[Sample], float | None], *, known: float = 0.9) -> float | None:
+    """Over time, on the line through the samples; None when fewer than the share `known` of them know."""
     points = [(sample.time, value) for sample in window if (value := read(sample)) is not None]
-    if not points or len(points) < 0.9 * len(window):
+    if not points or len(points) < known * len(window):
         return None
     seconds = points[-1][0] - points[0][0]
     area = sum((t1 - t0) * (v0 + v1) / 2 for (t0, v0), (t1, v1) in itertools.pairwise(points))

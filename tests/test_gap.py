@@ -69,6 +69,20 @@ def test_what_can_not_be_read_stays_unknown(gpu: dict[str, object], names: list[
     assert sorted(name for name, value in found.items() if value is None) == sorted(names)
 
 
+def test_a_counter_wins_over_the_rate_unless_a_server_began_anew() -> None:
+    run = [sample(n, decoded_tokens=6500.0 * n) for n in range(40)]
+    assert gap_of(run).server_tok_s == pytest.approx(8 * 6500 / 5)
+    run[-1] = sample(39, decoded_tokens=100.0)
+    assert gap_of(run).server_tok_s == pytest.approx(9600)
+
+
+def test_a_gpu_that_does_not_tell_its_prefill_is_like_the_others_when_half_of_them_do() -> None:
+    one = sample(0)
+    for told, lost in ((4, pytest.approx(400)), (3, None)):
+        gpus = tuple(replace(g, prefill_share=0.04 if g.gpu < told else None) for g in one.gpus)
+        assert gap_of([replace(one, gpus=gpus)]).prefill_tok_s == lost
+
+
 def test_the_client_is_known_after_a_minute_and_thirty_answers_only() -> None:
     early = gap_of([sample(n) for n in range(11)])
     assert (early.server_tok_s, early.client_tok_s, early.rest_tok_s) == (9600, None, None)

@@ -227,4 +227,4 @@ def test_sparklines_stand_beside_the_numbers_on_a_wide_screen_in_what_it_can_sho
     lines = out.read().splitlines()
     assert re.search(r" 0-1,175 +KV 0-1 +mamba 0-1 *$", lines[1])
     assert lines[2].count(block) == 1
-    assert "sparklines: last 60 s" in lines[0]
+    assert "sparklines: tok/s, KV, mamba, last 60 s" in lines[0]

@@ -75,7 +75,7 @@ class GpuSample:
     `slots` is the size of the state pool; `graph` whether the last decode line ran from a captured graph; `still_s`
     how long ago a batch line of either kind came or the counter moved; `pid` the recorded server process while it
     lives, `flags` those of its command line that decide capacity and speed; `lines` its last batch lines; `kv_tokens`
-    the tokens in its KV pool; `prefill_share` how much of its time goes into prefill."""
+    the tokens in its KV pool; `prefill_share` how much of its time goes into prefill; `decoded_tokens` its counter."""
 
     gpu: int
     state: State = "unknown"
@@ -106,6 +106,7 @@ class GpuSample:
     lines: tuple[str, ...] = ()
     kv_tokens: int | None = None
     prefill_share: float | None = None
+    decoded_tokens: float | None = None
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ def draw_view(view: View, width: int, ramp: str, *, dated: bool = False) -> Rend
         return Group(title, Text("no GPU to be seen"), *lines)
     names, sparks = beside(view.trends, width, ramp)
     if names:
-        title.append(f"  sparklines: {view.trends.span}", "dim")
+        title.append(f"  sparklines: tok/s, KV, mamba, {view.trends.span}", "dim")
     under = [Text(line, "dim" if at == 0 else "cyan") for at, line in enumerate(below(view.trends, width, ramp))]
     return Group(title, _table(view, names, sparks), *under, *lines)
 

@@ -90,6 +90,7 @@ class WatchedGpu:
             flags=self._tuning(record) if live else {},
             lines=log.batch_lines() if self._with_lines else (),
             kv_tokens=log.total("#full token", "#token") if live else None,
+            decoded_tokens=read.decoded_tokens if live else None,
             prefill_share=_round(log.prefill_share(), 4) if live and not idle else None,
         )
 
