@@ -22,7 +22,7 @@ class PrefillShare:
 
     def __init__(self) -> None:
         self._batches = 0
-        self._lines: deque[tuple[float, int, int, float]] = deque(maxlen=1024)
+        self._lines: deque[tuple[float, int, int, float]] = deque(maxlen=256)
 
     def note_prefill(self) -> None:
         self._batches += 1

@@ -114,6 +114,8 @@ def test_counter_and_log_agree_within_three_percent(fleet: Fleet) -> None:
         gpu = sample.gpus[0]
         if gpu.tok_s is not None and gpu.decode_age_s is not None:
             rates[gpu.tok_s_source] = gpu.tok_s
+            assert gpu.kv_tokens
+            assert gpu.decoded_tokens
         if len(rates) == 2 or time.monotonic() > stop_at:
             raise EnoughError
 
