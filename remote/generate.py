@@ -34,7 +34,7 @@ from remote.output.job_file import Lock, RefusedError, observe_job, observe_prom
 from remote.output.ledger import Ledger
 from remote.output.object_store import Store, StoreError
 from remote.output.recovery import open_ledger
-from remote.output.upload import Uploader
+from remote.output.upload import Uploader, owner_of
 from remote.output.zstd_frames import Frames
 from remote.packages import MissingPackageError
 from remote.prompts.files import check_readable
@@ -212,9 +212,9 @@ def _uploader(options: GenerateOptions, log: LogLines) -> Uploader | None:
     if not options.object_store:
         return None
     job = observe_job(options.output)
-    first = job.first_shard if job else 0
-    store = open_store(options.object_store)
-    uploader = Uploader(options.output, store, log.say, first_shard=first, delete_local=options.delete_local)
+    first, owner = (job.first_shard, owner_of(job)) if job else (0, "")
+    store, delete = open_store(options.object_store), options.delete_local
+    uploader = Uploader(options.output, store, log.say, owner=owner, first_shard=first, delete_local=delete)
     uploader.start()
     return uploader
 

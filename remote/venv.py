@@ -93,12 +93,13 @@ def sweep(home: str) -> None:
 
 
 def _unpack(archive: zipfile.ZipFile, site: Path, name: str) -> None:
-    """Wheels with a .data folder need an installer; none of the pinned ones has it."""
-    for member in archive.namelist():
+    """Wheels with a .data folder need an installer; the pinned ones have scripts in it at most, which nobody calls."""
+    wanted = [member for member in archive.namelist() if ".data/scripts/" not in member]
+    for member in wanted:
         if ".data/" in member or member.startswith("/") or ".." in member.split("/"):
             raise VerbError("failed", f"{name} holds {member}, which has no place in site-packages")
-    archive.extractall(site)
-    for info in archive.infolist():
+    archive.extractall(site, wanted)
+    for info in map(archive.getinfo, wanted):
         if info.external_attr >> 16 & 0o111 and not info.is_dir():
             os.chmod(site / info.filename, 0o755)  # noqa: S103, PTH101
 

@@ -1,24 +1,28 @@
-"""The only importer of obstore: one shard goes to S3, GCS, Azure or a directory, and is seen to be whole there."""
+"""One shard goes to S3, GCS, Azure or a directory, and is seen to be whole there."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import re
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from rackhand.contract.job import OBJECT_STORES
-from remote.output.append_file import sync_directory
-from remote.packages import load_package
+from remote.output.objects import ChangedError, Found, Objects, blocks, md5
+from remote.output.obstore_objects import ObstoreObjects
+from remote.output.s3_objects import S3Objects
 
-_PART_BYTES = 16 << 20
-_PARTS_AT_ONCE = 2
-_ONE_REQUEST_BYTES = 32 << 20
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-_MD5_TAG = re.compile(r"([0-9a-f]{32})(?:-(\d+))?")
+CLAIM_FILE = ".rackhand.json"
+"""The object that says whose a prefix is."""
+_MD5_TAG = re.compile(r"[0-9a-f]{32}(-\d+)?")
+_STORE_SAYS = re.compile(r"<Code>([^<]+)</Code>\s*<Message>([^<\n]+)")
+_OBSTORE_ONLY = (
+    *("AWS_SERVER_SIDE_ENCRYPTION", "AWS_SSE_CUSTOMER_KEY_BASE64", "AWS_SSE_KMS_KEY_ID", "AWS_SSE_BUCKET_KEY_ENABLED"),
+    *("AWS_CHECKSUM_ALGORITHM", "AWS_CONDITIONAL_PUT", "AWS_S3_EXPRESS", "AWS_SKIP_SIGNATURE", "AWS_UNSIGNED_PAYLOAD"),
+    "AWS_VIRTUAL_HOSTED_STYLE_REQUEST",
+)
 
 
 class StoreError(Exception):
@@ -30,83 +34,69 @@ class Store:
     StoreError when it can't be opened."""
 
     def __init__(self, url: str) -> None:
-        self._obstore = load_package("obstore", "--object-store")
-        stores = load_package("obstore.store", "--object-store")
         self.url = url.rstrip("/")
-        self._folder = Path(urlsplit(url).path if url.startswith("file://") else url)
-        self._errors = (self._obstore.exceptions.BaseError, OSError, ValueError)
         try:
-            self._store = self._open(stores)
-        except self._errors as error:
+            self._objects = _objects(self.url)
+        except (OSError, ValueError) as error:
             raise StoreError(f"{self.url}: {_first_line(error)}") from None
+        self._errors: tuple[type[Exception], ...] = (*self._objects.errors, OSError, ValueError)
 
-    def _open(self, stores: Any) -> Any:
-        if self._local:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            return stores.LocalStore(self._folder)
-        plain = any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS)
-        timeouts = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(seconds=120), "allow_http": plain}
-        patience = {"max_retries": 3, "retry_timeout": timedelta(seconds=60)}
-        return stores.from_url(self.url, client_options=timeouts, retry_config=patience)
-
-    @property
-    def _local(self) -> bool:
-        return "://" not in self.url or self.url.startswith("file://")
-
-    def put(self, path: Path, sha256: str) -> None:
-        """Puts a closed file under its own name, and checks it there. StoreError, also when another object has that
-        name. An object appears whole or not at all."""
+    def claim(self, owner: str) -> None:
+        """Makes the URL that of one output for good. StoreError when it is another's."""
         try:
-            size = path.stat().st_size
-            if self._size_of(path.name) is None:
-                self._put(path)
+            if self._objects.create(CLAIM_FILE, owner.encode()):
+                return
+            there = b"".join(self._objects.read(CLAIM_FILE)).decode(errors="replace")
+            if there != owner:
+                raise ValueError(f"another output goes here ({there}); name another --object-store, or remove this")
+        except self._errors as error:
+            raise StoreError(f"{self.url}/{CLAIM_FILE}: {_first_line(error)}") from None
+
+    def put(self, path: Path, size: int, sha256: str) -> None:
+        """Puts a closed file under its own name, and checks it there. StoreError, also when another object has that
+        name or the file isn't of `size` and `sha256`. An object appears whole or not at all."""
+        try:
+            if self._objects.head(path.name) is None:
+                self._objects.put(path, sha256)
             self._check(path, size, sha256)
         except self._errors as error:
             raise StoreError(f"{self.url}/{path.name}: {_first_line(error)}") from None
 
-    def _put(self, path: Path) -> None:
-        whole = path.stat().st_size <= _ONE_REQUEST_BYTES
-        how = {"use_multipart": not whole, "chunk_size": _PART_BYTES, "max_concurrency": _PARTS_AT_ONCE}
-        self._obstore.put(self._store, path.name, path, **how)
-        if self._local:
-            with (self._folder / path.name).open("rb") as file:
-                os.fsync(file.fileno())
-            sync_directory(self._folder)
-
-    def _size_of(self, name: str) -> int | None:
-        try:
-            return int(self._obstore.head(self._store, name)["size"])
-        except FileNotFoundError:
-            # A bucket that isn't there says the same; then the put tells.
-            return None
-
     def _check(self, path: Path, size: int, sha256: str) -> None:
-        meta = self._obstore.head(self._store, path.name)
-        if int(meta["size"]) != size:
-            raise ValueError(f"another object of {meta['size']} bytes has this name; name another --object-store")
-        tag = _MD5_TAG.fullmatch(str(meta.get("e_tag") or "").strip('"'))
-        if tag is not None and not self._local and _md5_tag(path, parts=bool(tag[2])) == tag[0]:
+        found = self._objects.head(path.name)
+        if found is None:
+            raise ValueError("it was put, but isn't there")
+        if found.size != size:
+            raise ValueError(f"another object of {found.size} bytes has this name; name another --object-store")
+        if _same_md5(found, path, sha256):
             return
         digest = hashlib.sha256()
-        for block in self._obstore.get(self._store, path.name).stream(min_chunk_size=1 << 20):
+        for block in self._objects.read(path.name):
             digest.update(block)
         if digest.hexdigest() != sha256:
             raise ValueError("its sha256 isn't the shard's; remove the object, or name another --object-store")
 
 
-def _md5_tag(path: Path, *, parts: bool) -> str:
-    """The ETag that S3 gives: the MD5 of a whole object, or of the parts' MD5s with their number."""
-    digests = []
-    whole = hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as file:
-        while block := file.read(_PART_BYTES):
-            if parts:
-                digests.append(hashlib.md5(block, usedforsecurity=False).digest())
-            else:
-                whole.update(block)
-    if not parts:
-        return whole.hexdigest()
-    return f"{hashlib.md5(b''.join(digests), usedforsecurity=False).hexdigest()}-{len(digests)}"
+def _objects(url: str) -> Objects:
+    scheme = urlsplit(url).scheme
+    if scheme in ("s3", "s3a") and importlib.util.find_spec("botocore") and not any(map(os.environ.get, _OBSTORE_ONLY)):
+        return S3Objects(url)
+    return ObstoreObjects(url)
+
+
+def _same_md5(found: Found, path: Path, sha256: str) -> bool:
+    """Whether the file is `sha256` and the ETag its MD5, or that of its parts' MD5s with their number, as S3 gives it.
+    No means nothing: encrypted objects, and other stores, have other ETags."""
+    if _MD5_TAG.fullmatch(found.e_tag) is None:
+        return False
+    whole, parts = md5(b""), []
+    try:
+        for block in blocks(path, sha256):
+            whole.update(block)
+            parts.append(md5(block).digest())
+    except ChangedError:
+        return False
+    return found.e_tag in (whole.hexdigest(), f"{md5(b''.join(parts)).hexdigest()}-{len(parts)}")
 
 
 def is_store(url: str) -> bool:
@@ -120,6 +110,8 @@ def is_store(url: str) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    """obstore's errors hold a debug dump after the first blank line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:300]
+    """obstore's errors hold the store's own words deep inside, and a debug dump after the first blank line."""
+    text = str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = _STORE_SAYS.search(text)
+    return (": ".join(said.groups()) if said else lines[0] if lines else type(error).__name__)[:300]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from rackhand.contract.job import MANIFEST_FILE, UPLOADS_FILE
+from rackhand.contract.job import MANIFEST_FILE, UPLOADS_FILE, JobFile
 from remote.output.append_file import AppendFile
 from remote.output.done_file import done_lines
 from remote.output.index_set import IndexSet
@@ -31,7 +31,8 @@ PATIENCE_S = 120.0
 class Uploader:
     """`trouble` says why nothing goes there now.
 
-    `delete_local` removes a shard here once it is verified there.
+    `owner` names the output: the store's place becomes its own. `delete_local` removes a shard here once it is
+    verified there.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Uploader:
         store: Store,
         say: Callable[[str], None],
         *,
+        owner: str = "",
         first_shard: int = 0,
         delete_local: bool = False,
     ) -> None:
@@ -47,6 +49,8 @@ class Uploader:
         self._output = output
         self._store = store
         self._say = say
+        self._owner = owner
+        self._claimed = False
         self._first_shard = first_shard
         self._delete_local = delete_local
         repair_lines(output / UPLOADS_FILE)
@@ -74,7 +78,7 @@ class Uploader:
     @property
     def left(self) -> int:
         """Closed shards that aren't there yet."""
-        return len(self._look())
+        return sum(not self._is_sent(entry) for entry in self._look())
 
     def stop(self, timeout_s: float) -> None:
         """A transfer that isn't over by then is given up; the store shows nothing of it."""
@@ -89,7 +93,8 @@ class Uploader:
                 self._stopping.wait(_POLL_S)
                 continue
             try:
-                self._send(min(waiting, key=lambda entry: shard_number(entry.shard)))
+                self._claim()
+                self._send(min(waiting, key=lambda entry: (self._is_sent(entry), shard_number(entry.shard))))
                 wait_s = _FIRST_WAIT_S
             except (StoreError, OSError) as error:
                 if not self.trouble:
@@ -99,7 +104,7 @@ class Uploader:
                 wait_s = min(_MAX_WAIT_S, wait_s * 2)
 
     def _look(self) -> list[Closed]:
-        """The closed shards that wait; the manifest is read when it has grown."""
+        """The closed shards that wait, to be sent or removed; the manifest is read when it has grown."""
         manifest = self._output / MANIFEST_FILE
         with self._lock:
             size = manifest.stat().st_size if manifest.exists() else 0
@@ -107,23 +112,34 @@ class Uploader:
                 entries = observe_manifest(manifest).values()
                 self._closed = [entry for entry in entries if shard_number(entry.shard) >= self._first_shard]
                 self._manifest_size = size
-            return [entry for entry in self._closed if self._sha256_there(entry.shard) != entry.sha256]
+            return [entry for entry in self._closed if not self._is_sent(entry) or self._is_removable(entry)]
 
-    def _sha256_there(self, shard: str) -> str | None:
-        entry = self._sent.get(shard)
-        return entry.sha256 if entry else None
+    def _is_sent(self, entry: Closed) -> bool:
+        sent = self._sent.get(entry.shard)
+        if sent is None or sent.sha256 != entry.sha256:
+            return False
+        return sent.store == self._store.url or not (self._output / entry.shard).exists()
+
+    def _is_removable(self, entry: Closed) -> bool:
+        return self._delete_local and (self._output / entry.shard).exists()
+
+    def _claim(self) -> None:
+        if not self._claimed:
+            self._store.claim(self._owner)
+            self._claimed = True
 
     def _send(self, entry: Closed) -> None:
         path = self._output / entry.shard
-        self._store.put(path, entry.sha256)
-        sent = Uploaded(entry.shard, entry.size, entry.sha256, self._store.url, utc_now())
-        self._uploads.append(json.dumps(asdict(sent)).encode() + b"\n", sync=True)
-        self._sent[entry.shard] = sent
+        self._store.put(path, entry.size, entry.sha256)
+        if not self._is_sent(entry):
+            sent = Uploaded(entry.shard, entry.size, entry.sha256, self._store.url, utc_now())
+            self._uploads.append(json.dumps(asdict(sent)).encode() + b"\n", sync=True)
+            self._sent[entry.shard] = sent
+        if self._delete_local:
+            self._remove(path)
         if self.trouble:
             self._say(f"uploads go on: {entry.shard}")
             self.trouble = ""
-        if self._delete_local:
-            self._remove(path)
 
     def _remove(self, path: Path) -> None:
         """Its indices are kept first: they stay finished whatever becomes of the other files."""
@@ -132,3 +148,9 @@ class Uploader:
         listed.append(done_lines(observe_shard(path, IndexSet()).indices), sync=True)
         listed.close()
         path.unlink()
+
+
+def owner_of(job: JobFile) -> str:
+    """Names an output wherever it lies: the job that was begun then, with those prompts."""
+    part = f", part {job.shard} of {job.shards}" if job.shards > 1 else ""
+    return f"the one begun at {job.created} with prompts {job.prompts_digest.sha256[:16]}{part}"
