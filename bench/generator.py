@@ -4,9 +4,10 @@ Run: python bench/generator.py [--quick] [--count N] [--rounds 3] [--datatrove P
 
 The null server (8 ports, 50 ms) has the last core, the measured process the first. 64 requests in flight a port,
 prompts of 2 KB, answers of 200 bytes and of 8 KB. Requests/s are counted by the server, from its first answer to its
-last; CPU is the whole process's, its start too; medians over the rounds. `ours` is durable; so is nobody else.
---datatrove names a Python in which datatrove can be imported; without it that row is left out; it gets 3,000
-requests, as it writes its cache for long afterwards.
+last; CPU is the whole process's, its start too; medians over the rounds, each of which runs all of them in turn. `ours`
+is durable; so is nobody else.
+--datatrove names the Python of an environment with datatrove, aiosqlite, httpx, openai, orjson and xxhash; without it
+that row is left out; it gets 3,000 requests, as it writes its cache for long afterwards.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from bench.generator_peers import SLOTS, prompt_text  # noqa: E402
 PORTS, LAT_MS, PROMPT_BYTES = 8, 50, 2048
 ANSWERS = {"short": 200, "8 KB": 8192}
 BARS = {"library": 0.8, "datatrove": 4.0}
+DATATROVE_NEEDS = ("aiosqlite", "httpx", "openai", "orjson", "xxhash", "datatrove.pipeline.inference.run_inference")
+"""datatrove imports most of them only once its first requests are under way."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,9 @@ def main() -> None:
     if options.quick:
         options.count, options.rounds = 3_000, 1
     names = ["floor", "library", "ours", *(["datatrove"] if options.datatrove else [])]
-    if not options.datatrove:
+    if options.datatrove:
+        _check_datatrove(options.datatrove)
+    else:
         print("datatrove: left out; name a Python that can import it with --datatrove")
     print(f"{options.count} requests, {PORTS} x {SLOTS} in flight, {LAT_MS} ms, load {os.getloadavg()[0]:.1f}")
     for label, body in ANSWERS.items():
@@ -62,6 +67,17 @@ def main() -> None:
                 count = min(options.count, 3_000) if name == "datatrove" else options.count
                 runs[name].append(_run(name, count, body, options.datatrove))
         _print_table(label, {name: _median(found) for name, found in runs.items()})
+
+
+def _check_datatrove(python: str) -> None:
+    """Ends the program when that Python can't run datatrove."""
+    try:
+        tried = subprocess.run([python, "-c", f"import {', '.join(DATATROVE_NEEDS)}"], capture_output=True, text=True)
+    except OSError as error:
+        sys.exit(f"--datatrove {python}: {error.strerror}; name a Python that can import datatrove")
+    if tried.returncode:
+        reason = tried.stderr.strip().rpartition("\n")[2]
+        sys.exit(f"--datatrove {python}: {reason}; install datatrove aiosqlite httpx openai orjson xxhash there")
 
 
 def _print_table(label: str, found: dict[str, Figures]) -> None:
