@@ -71,8 +71,9 @@ class HttpClient:
 
     async def _post(self, url: str, body: bytes) -> tuple[int, bytes]:
         try:
-            async with self._session.post(url, data=body, headers=_JSON, allow_redirects=False) as response:
-                return response.status, await response.read()
+            response = await self._session.post(url, data=body, headers=_JSON, allow_redirects=False)
+            # Read to its end or not, it gives its connection back by itself.
+            return response.status, await response.read()
         except aiohttp.ServerTimeoutError:
             raise TroubleError("connect", f"no connection in {_CONNECT_S:.0f} s") from None
         except aiohttp.ClientConnectorError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from remote import fastjson
@@ -28,7 +29,7 @@ class Feeding:
     timeout_floor_s: float = 120.0
     quality: Quality = DEFAULT
 
-    @property
+    @cached_property
     def max_tokens(self) -> int:
         for key in ("max_completion_tokens", "max_tokens"):
             value = self.sampling.get(key)

@@ -59,9 +59,9 @@ class Judge:
         item.settled = True
         self.completed += 1
         self._refused_in_a_row = 0
-        server.note_completion(latency_s, reply.input_tokens, reply.output_tokens, reply.finish_reason)
-        self.release_held()
         tokens = (reply.input_tokens, reply.output_tokens)
+        server.note_completion(latency_s, *tokens, reply.finish_reason)
+        self.release_held()
         self.committer.put(Entry("record", item.prompt.index, line, *tokens, reason=fault.reason if fault else ""))
         self._check_gate(fault)
 

@@ -89,17 +89,21 @@ def repetition(text: str) -> float:
     row the last piece stands in its last 32 KiB, whichever is more. 1 for short texts and those that say nothing again
     at their end. Prose has 2 to 3, code up to 6, a sentence said over and over 20 and more."""
     data = text[-_WINDOW_BYTES:].encode("utf-8", "replace")[-_WINDOW_BYTES:]
-    if len(data) < _SHORTEST_LOOP_BYTES or not _says_again(data):
+    if len(data) < _SHORTEST_LOOP_BYTES:
         return 1.0
     tail = data[-_TAIL_BYTES:]
-    return max(len(tail) / len(zlib.compress(tail, 1)), _times_in_a_row(data))
+    ratio = len(tail) / len(zlib.compress(tail, 1)) if _says_again(tail) else 1.0
+    return max(ratio, _times_in_a_row(data))
 
 
-def _says_again(data: bytes) -> bool:
+def _says_again(tail: bytes) -> bool:
     """Whether one of four pieces near the end stands before it too: so it is in every loop, also in one that counts,
     and hardly ever in prose. A tenth of what zlib costs."""
-    ends = (len(data) - back for back in _BACK_BYTES)
-    return any(data.find(data[end - _PIECE_BYTES : end], 0, end - _PIECE_BYTES) >= 0 for end in ends)
+    for back in _BACK_BYTES:
+        end = len(tail) - back
+        if tail.rfind(tail[end - _PIECE_BYTES : end], 0, end - _PIECE_BYTES) >= 0:
+            return True
+    return False
 
 
 def _times_in_a_row(data: bytes) -> int:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import lru_cache
 from pathlib import Path
 
 from rackhand.contract.job import DONE_FILE, FAILURES_FILE, MANIFEST_FILE, REJECTED_FILE
@@ -142,10 +143,10 @@ class Ledger:
                 data = self._frames.frame(data)
             shard.file.append(data, sync=True)
             shard.digest.update(data)
-            shard.note([index for index, _ in fresh])
-        for index, _ in fresh:
-            self.done.add(index)
-        batch.unlisted += [index for index, _ in fresh]
+            indices = [index for index, _ in fresh]
+            shard.note(indices)
+            self.done.update(indices)
+            batch.unlisted += indices
         batch.records = []
 
     def _writable_shard(self) -> OpenShard:
@@ -180,4 +181,9 @@ class Ledger:
 
 
 def utc_now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return _utc(int(time.time()))
+
+
+@lru_cache(maxsize=1)
+def _utc(second: int) -> str:
+    return datetime.fromtimestamp(second, timezone.utc).isoformat()

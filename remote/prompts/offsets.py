@@ -1,4 +1,4 @@
-"""Where the lines of a plain prompts file begin: a sample every few MiB, kept beside the output.
+"""Where the lines of a plain prompts file begin: a sample every MiB, kept beside the output.
 
 So a resume goes to the first row that is wanted, and the rows aren't counted twice. A cache: it may be missing.
 """

@@ -14,6 +14,9 @@ from remote import fastjson
 from remote.prompts.files import DAMAGE, ParquetRows, is_parquet, open_lines
 from remote.prompts.shapes import PLAIN, EmptyPromptError, Reading, parse_asked
 
+_COUNTED_BYTES = 1 << 20
+"""A block while rows are counted: four times as much takes twice as long."""
+
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -113,7 +116,7 @@ class PromptReader:
         return found
 
     def _next_row(self) -> tuple[Row | None, int]:
-        if self._lines is not None and self._skip is not None:
+        if self._lines is not None and self._skip is not None and not self._wanted(self._index):
             self._index = self._skip(self._lines, self._index)
         index, self._index = self._index, self._index + 1
         if self._lines is not None:
@@ -150,7 +153,7 @@ def count_rows(
     with open_lines(path) as file:
         total = mine = at = 0
         rest = b""
-        while block := file.read(4 << 20):
+        while block := file.read(_COUNTED_BYTES):
             whole, newline, rest = (rest + block).rpartition(b"\n")
             if newline:
                 lines, rows, own = _count_block(whole, at, shard, shards)

@@ -71,10 +71,10 @@ class EmptyPromptError(ValueError):
 def parse_asked(row: Mapping[str, Any], reading: Reading = PLAIN) -> Asked:
     """ValueError says what is wrong with the row."""
     for shape in PROMPT_SHAPES:
-        value = row.get(reading.column(shape))
+        key = reading.column(shape)
+        value = row.get(key)
         if value is None:
             continue
-        key = reading.column(shape)
         if shape == "instruction":
             messages = _instruction(key, value, row.get(reading.column("input")))
         else:
