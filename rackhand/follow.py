@@ -24,7 +24,7 @@ def follow_samples(
     python: str | None,
     say: Callable[[str], None],
     stop: threading.Event,
-) -> Iterator[Sample]:
+) -> Generator[Sample, None, None]:
     """Samples as they come, until `stop` is set; exactly one with `request.once`.
 
     A road that never stood raises at once. One that stood and broke is taken up again, after pauses that `say` tells

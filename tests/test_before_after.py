@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rackhand.contract.watch import Sample
-from rackhand.errors import TransportError
+from rackhand.errors import RackhandError, TransportError
 from rackhand.workflows.before_after import BeforeAfter
 from rackhand.workflows.fleet import Task
 from tests.test_recording import FLEET, HOST, sample
@@ -27,13 +26,11 @@ class Script:
     def __init__(self, *watches: list[Sample] | Exception) -> None:
         self.watches, self.taken = list(watches), 0
 
-    def __call__(self, _task: Task, stop: threading.Event) -> Iterator[Sample]:
+    def __call__(self, _task: Task) -> Generator[Sample, None, None]:
         watch = self.watches.pop(0)
         if isinstance(watch, Exception):
             raise watch
         for one in watch:
-            if stop.is_set():
-                return
             self.taken += 1
             yield one
 
@@ -98,3 +95,10 @@ def test_a_history_that_is_written_by_another_process_is_not_waited_for_before(m
     again.watch_before()
     assert again.run_before == watched.run_before
     assert said == []
+
+
+def test_an_interrupt_before_the_stop_keeps_the_restart_from_beginning() -> None:
+    watched, _ = seen(Script(steady(1000.0, 20.0, flags="0.88")))
+    watched.task.stopping.set()
+    with pytest.raises(RackhandError, match="interrupted"):
+        watched.watch_before()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TypeVar
@@ -31,8 +30,8 @@ SETTLED_S = 15.0
 INTERVAL_S = 2.0
 
 T = TypeVar("T")
-Follow = Callable[[Task, threading.Event], Iterator[Sample]]
-"""Samples of a task's host until the event is set."""
+Follow = Callable[[Task], Generator[Sample, None, None]]
+"""Samples of a task's host until the task is stopped or nobody takes them."""
 
 
 @dataclass
@@ -95,18 +94,22 @@ class BeforeAfter:
         return self._read(facts) or {}
 
     def _record(self, is_enough: Callable[[Sample, Sample], bool]) -> None:
-        stop, first = threading.Event(), None
-        follow = self.follow or self._follow_host
-        with Recorder(self.fleet, os.environ, say=self.task.say_to, interval_s=INTERVAL_S) as recorder:
-            for sample in follow(self.task, stop):
+        first: Sample | None = None
+        with (
+            Recorder(self.fleet, os.environ, say=self.task.say_to, interval_s=INTERVAL_S) as recorder,
+            closing((self.follow or self._follow_host)(self.task)) as samples,
+        ):
+            for sample in samples:
                 first = first or sample
                 recorder.take(self.task.host, sample)
                 if is_enough(first, sample):
-                    stop.set()
+                    return
+        if self.task.stopping.is_set():
+            raise RackhandError("interrupted")
 
-    def _follow_host(self, task: Task, stop: threading.Event) -> Iterator[Sample]:
+    def _follow_host(self, task: Task) -> Generator[Sample, None, None]:
         request = plan_watch(task.host, self.fleet.jobs_on(task.host), once=False, interval_s=INTERVAL_S)
-        return follow_samples(task.transport, request, python=task.host.python, say=task.say, stop=stop)
+        return follow_samples(task.transport, request, python=task.host.python, say=task.say, stop=task.stopping)
 
     def _seen(self) -> tuple[int | None, tuple[int, int] | None]:
         """The newest run, and the runs of a comparison that was made of one after `run_before`."""

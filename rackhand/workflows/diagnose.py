@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -65,11 +65,13 @@ def told(screen: Screen) -> Tell:
 
 
 def _observe(fleet: Fleet, task: Task, seconds: float, interval_s: float) -> list[Sample]:
-    stop, samples = threading.Event(), list[Sample]()
+    samples: list[Sample] = []
     jobs = fleet.jobs_on(task.host)
     request = replace(plan_watch(task.host, jobs, once=False, interval_s=interval_s), with_lines=True)
-    for sample in follow_samples(task.transport, request, python=task.host.python, say=task.say, stop=stop):
-        samples.append(sample)
-        if sample.time - samples[0].time >= seconds:
-            stop.set()
+    follow = follow_samples(task.transport, request, python=task.host.python, say=task.say, stop=task.stopping)
+    with contextlib.closing(follow):
+        for sample in follow:
+            samples.append(sample)
+            if sample.time - samples[0].time >= seconds:
+                break
     return samples

@@ -27,11 +27,13 @@ PATIENCE_S = 5.0
 
 @dataclass
 class Task:
-    """One host at work: its road, and what has come of it so far, which stands also when the work ends in an error."""
+    """One host at work: its road, and what has come of it so far, which stands also when the work ends in an error.
+    `stopping` is set before the roads are closed under it."""
 
     host: Host
     transport: Transport
     say_to: Say
+    stopping: threading.Event = field(default_factory=threading.Event)
     outcomes: list[Outcome] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
     error: RackhandError | None = None
@@ -82,14 +84,14 @@ def run(verb: str, hosts: Sequence[Host], work: Work, *, say: Say, roads: Roads 
     flight end or lose their caller, and each row tells how far it came. A second one ends the wait for that.
     """
     roads = roads or Roads()
-    tasks = [Task(host, roads.open(host), say) for host in hosts]
-    caught: int | None = None
     stopping = threading.Event()
+    tasks = [Task(host, roads.open(host), say, stopping) for host in hosts]
+    caught: int | None = None
     pool = ThreadPoolExecutor(max(1, len(tasks)), thread_name_prefix="host")
     futures: list[Future[None]] = []
     try:
         for task in tasks:
-            futures.append(pool.submit(_attempt, work, task, stopping))  # noqa: PERF401  an interrupt keeps those begun
+            futures.append(pool.submit(_attempt, work, task))  # noqa: PERF401  an interrupt keeps those begun
         _wait_for(futures)
     except KeyboardInterrupt as stop:
         caught = getattr(stop, "signum", signal.SIGINT)
@@ -99,6 +101,7 @@ def run(verb: str, hosts: Sequence[Host], work: Work, *, say: Say, roads: Roads 
             roads.close()
             wait(futures, timeout=PATIENCE_S)
     finally:
+        stopping.set()
         roads.close()
         pool.shutdown(wait=caught is None, cancel_futures=True)
     if caught is None:
@@ -107,13 +110,13 @@ def run(verb: str, hosts: Sequence[Host], work: Work, *, say: Say, roads: Roads 
     return Report(verb, tuple(_row(task) for task in tasks), caught)
 
 
-def _attempt(work: Work, task: Task, stopping: threading.Event) -> None:
+def _attempt(work: Work, task: Task) -> None:
     """An error after the roads were closed is the interrupt's doing and not the host's."""
     try:
         work(task)
         task.finished = True
     except RackhandError as error:
-        if not stopping.is_set():
+        if not task.stopping.is_set():
             task.error = error
 
 

@@ -17,7 +17,7 @@ from rackhand.workflows.deploy import Choice, deploy
 from rackhand.workflows.servers import Restart, restart_servers
 from tests.lab.test_job import ROOT, Bench, what
 
-pytestmark = [pytest.mark.lab, pytest.mark.slow]
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(900)]
 BIG = ("mamba-scheduler-strategy=no_buffer", "mem-fraction-static=0.9", "max-running-requests=128")
 
 
