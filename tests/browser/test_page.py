@@ -141,16 +141,22 @@ def test_the_charts_follow_the_window(open_page: OpenPage) -> None:
 def test_it_prints_light_and_whole(open_page: OpenPage) -> None:
     page = open_page(scheme="dark")
     seen = page.evaluate("""async () => {
+      const folded = () => document.querySelectorAll('details:not([open])').length;
+      const before = folded();
       dispatchEvent(new Event('beforeprint'));
       await new Promise((done) => setTimeout(done));
       const ground = getComputedStyle(document.documentElement).getPropertyValue('--ground').trim();
       const widest = Math.max(...[...document.querySelectorAll('canvas')].map((c) => c.getBoundingClientRect().width));
+      const left = folded();
       dispatchEvent(new Event('afterprint'));
-      return [ground, widest, getComputedStyle(document.documentElement).getPropertyValue('--ground').trim()];
+      const after = getComputedStyle(document.documentElement).getPropertyValue('--ground').trim();
+      return [ground, widest, after, before, left, folded()];
     }""")
     assert seen[0] == "#fbfbfa"
     assert seen[1] <= 680
     assert seen[2] != seen[0]
+    assert seen[3] > seen[4] == 0
+    assert seen[5] == seen[3]
     page.emulate_media(media="print", color_scheme="dark")
     ground, ink = page.evaluate(
         "() => (({ backgroundColor, color }) => [backgroundColor, color])(getComputedStyle(document.body))"

@@ -1,4 +1,4 @@
-"""A job at work, its servers restarted with more slots: what restart-servers tells of it. About three minutes."""
+"""A job at work, its servers restarted with more slots: what restart-servers tells of it. Takes minutes."""
 
 from __future__ import annotations
 

@@ -129,7 +129,9 @@
       values,
       place,
     );
-    plot.setLegend({ idx: values[0].length - 1 });
+    // A run ends with samples in which nothing is known: the legend begins at the last that has a value.
+    const newest = values[0].findLastIndex((_, i) => values.slice(1).some((line) => line[i] != null));
+    plot.setLegend({ idx: Math.max(newest, 0) });
     reachByKeys(place, plot, values[0].length);
     charts.push({ place, plot, wide });
   }
@@ -199,12 +201,17 @@
     waiting = requestAnimationFrame(() => resize());
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+  // Paper can't be unfolded.
+  const folded = [];
   addEventListener("beforeprint", () => {
     document.documentElement.dataset.print = "";
+    folded.push(...document.querySelectorAll("details:not([open])"));
+    folded.forEach((details) => (details.open = true));
     resize(PRINT_WIDTH);
   });
   addEventListener("afterprint", () => {
     delete document.documentElement.dataset.print;
+    folded.splice(0).forEach((details) => (details.open = false));
     resize();
   });
 })();
