@@ -21,7 +21,8 @@ from remote import fastjson
 from remote.cli import Emit, VerbError
 from remote.packages import MissingPackageError
 from remote.prompts.files import ParquetRows, is_parquet, open_lines
-from remote.prompts.rows import BadRow, Prompt, parse_fields, parse_row
+from remote.prompts.oddities import Oddities, words_of
+from remote.prompts.rows import BadRow, Prompt, odd_kind, parse_fields, parse_row
 from remote.prompts.shapes import Reading
 
 _HEARTBEAT_S = 5.0
@@ -48,35 +49,38 @@ def check_prompts(path: Path, reading: Reading, emit: Emit | None = None) -> Pro
     """OSError and EOFError for a file that is damaged or not whole."""
     tally = _Tally()
     beat = time.monotonic() + _HEARTBEAT_S
-    for index, row, line in _rows(path, reading, tally):
-        tally.note(index, row, line)
+    for index, row in _rows(path, reading, tally):
+        tally.note(index, row)
         if emit is not None and index % 1024 == 0 and time.monotonic() >= beat:
             emit(to_json(Heartbeat(f"line {index + 1}")))
             beat = time.monotonic() + _HEARTBEAT_S
     return tally.result(path)
 
 
-def _rows(path: Path, reading: Reading, tally: _Tally) -> Iterator[tuple[int, Prompt | BadRow | None, bytes]]:
+def _rows(path: Path, reading: Reading, tally: _Tally) -> Iterator[tuple[int, Prompt | BadRow | None]]:
     if is_parquet(path):
         rows = ParquetRows(path, reading.used)
         index = 0
         while (fields := rows.next_row()[0]) is not None:
-            yield index, parse_fields(index, fields, reading), b"{}\n"
+            row: Prompt | BadRow | None = parse_fields(index, fields, reading)
+            tally.oddities.note_kind(odd_kind(row))
+            yield index, row
             index += 1
         rows.close()
         return
     with open_lines(path) as file:
         for index, line in enumerate(file):
-            yield index, parse_row(index, line, reading), line
-            tally.whole = line.endswith(b"\n")
+            row = parse_row(index, line, reading)
+            tally.longest = max(tally.longest, len(line))
+            tally.oddities.note_line(index, line, odd_kind(row))
+            yield index, row
 
 
 class _Tally:
     def __init__(self) -> None:
-        self.whole = True
-        self._lines = self._rows = self._tools = self._systems = self._crlf = self._nul = self._empty = 0
-        self._longest = self._undecodable = 0
-        self._bom = False
+        self.oddities = Oddities()
+        self.longest = 0
+        self._lines = self._rows = self._tools = self._systems = 0
         self._shapes: Counter[str] = Counter()
         self._bad: list[NamedLine] = []
         self._bad_lines = 0
@@ -85,19 +89,13 @@ class _Tally:
         self._extremes = [1 << 62, 0]
         self._seen = Seen()
 
-    def note(self, index: int, row: Prompt | BadRow | None, line: bytes) -> None:
+    def note(self, index: int, row: Prompt | BadRow | None) -> None:
         self._lines += 1
-        self._longest = max(self._longest, len(line))
-        self._crlf += line.endswith(b"\r\n")
-        self._undecodable += isinstance(row, BadRow) and row.reason.startswith("not UTF-8")
-        self._nul += b"\0" in line
-        self._bom |= index == 0 and line.startswith(b"\xef\xbb\xbf")
         if row is None:
             return
         self._rows += 1
         if isinstance(row, BadRow):
             self._bad_lines += 1
-            self._empty += row.empty
             if len(self._bad) < NAMED:
                 self._bad.append(NamedLine(index + 1, row.reason))
             return
@@ -116,18 +114,19 @@ class _Tally:
             path=str(path),
             bytes=path.stat().st_size,
             lines=self._lines,
-            blank=self._lines - self._rows,
+            blank=self.oddities["blank"],
             rows=self._rows,
             shapes=dict(self._shapes),
             with_tools=self._tools,
             with_system=self._systems,
             bad_lines=self._bad_lines,
-            empty=self._empty,
+            empty=self.oddities["empty"],
             bad=tuple(self._bad),
             duplicates=count,
             duplicated=tuple(NamedLine(line + 1, f"asks what line {first + 1} asks") for line, first in duplicated),
             chars=self._lengths(),
             notes=self._notes(),
+            input=dict(self.oddities),
         )
 
     def _lengths(self) -> dict[str, float]:
@@ -144,19 +143,9 @@ class _Tally:
         return {"least": float(least), **shares, "most": float(most), "mean": round(self._sum / total, 1)}
 
     def _notes(self) -> tuple[str, ...]:
-        notes = []
-        if self._bom:
-            notes.append("begins with a byte order mark, which is skipped")
-        if self._crlf:
-            notes.append(f"{self._crlf} lines end with CRLF, which is fine")
-        if self._undecodable:
-            notes.append(f"{self._undecodable} lines are not UTF-8")
-        if self._nul:
-            notes.append(f"{self._nul} lines hold raw NUL bytes")
-        if not self.whole and self._lines:
-            notes.append("the last line has no newline: is the file whole?")
-        if self._longest > 10 << 20:
-            notes.append(f"the longest line has {self._longest} bytes")
+        notes = words_of({kind: count for kind, count in self.oddities.items() if kind not in ("blank", "empty")})
+        if self.oddities["long"]:
+            notes.append(f"the longest line has {self.longest} bytes")
         return tuple(notes)
 
 

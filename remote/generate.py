@@ -38,6 +38,7 @@ from remote.output.upload import Uploader, owner_of
 from remote.output.zstd_frames import Frames
 from remote.packages import MissingPackageError
 from remote.prompts.files import check_readable
+from remote.prompts.oddities import words_of
 from remote.prompts.offsets import KnownPrompts, RowSkipper, observe_known
 from remote.prompts.rows import Prompt, PromptReader, Row
 
@@ -191,6 +192,7 @@ async def _run(
         started=time.monotonic(),
         completed_before=len(ledger.done) - ledger.rejected_before,
         failed_before=len(ledger.failed) + ledger.rejected_before,
+        oddities=reader.oddities,
     )
     feeding = Feeding(options.sampling, options.model, options.attempts, options.timeout_floor_s, options.quality)
     servers = [Server(url, options.concurrency) for url in options.servers]
@@ -269,6 +271,8 @@ def _say_end(tally: Tally, status: Status, problem: str, log: LogLines) -> None:
         numbers = ", ".join(map(str, tally.bad_line_numbers))
         more = " ..." if tally.bad_lines > len(tally.bad_line_numbers) else ""
         log.say(f"{tally.bad_lines} lines of the prompts were left out: {numbers}{more}")
+    if tally.oddities:
+        log.say(f"the prompts that were read: {'; '.join(words_of(tally.oddities))}")
     failed = f"{tally.failed} failed ({tally.rejected} rejected, {tally.given_up} to be asked again)"
     log.say(
         f"{status}: {tally.completed} completed in this run, {tally.completed_before} before, {failed}"

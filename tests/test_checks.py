@@ -152,25 +152,6 @@ def test_bad_records_are_counted_by_the_jobs_own_options(tmp_path: Path) -> None
     assert (lenient.faults, Checked("x", lenient).exit_code) == ({"length": 1}, 0)
 
 
-@pytest.mark.parametrize(
-    ("data", "rows", "bad", "note"),
-    [
-        (b'{"prompt": "a"}\n{"prompt": "\xff"}\n', 2, 1, "1 lines are not UTF-8"),
-        (b'{"prompt": "a\0b"}\n', 1, 1, "1 lines hold raw NUL bytes"),
-        (b'\xef\xbb\xbf{"prompt": "a"}\n', 1, 0, "byte order mark"),
-        (b'{"prompt": "a"}\r\n\r\n', 1, 0, "2 lines end with CRLF"),
-        (b'{"prompt": "a"}', 1, 0, "the last line has no newline"),
-        (b'{"prompt": "' + b"a" * (50 << 20) + b'"}\n{"prompt": "b"}\n', 2, 0, "the longest line has 52428815 bytes"),
-    ],
-    ids=["not UTF-8", "NUL", "BOM", "CRLF", "no last newline", "50 MB line"],
-)
-def test_what_is_odd_in_a_file_is_counted(tmp_path: Path, data: bytes, rows: int, bad: int, note: str) -> None:
-    (tmp_path / "p.jsonl").write_bytes(data)
-    found = check_prompts(tmp_path / "p.jsonl", Reading())
-    assert (found.rows, found.bad_lines) == (rows, bad)
-    assert any(note in said for said in found.notes)
-
-
 JUNK = st.lists(
     st.one_of(
         st.binary(max_size=30),

@@ -31,8 +31,8 @@ class PromptsCheck:
     """Event `prompts`. `rows` aren't blank; `shapes` counts those that can be asked.
 
     Of `bad_lines` `empty` ask nothing. `duplicates` ask what an earlier row asked (messages and tools); None: too
-    many rows to say. `chars`: least, p50, p90, p99, most and mean of the characters of a row's messages, p to three
-    digits.
+    many rows to say. `input` counts what is odd, by kind, as progress.json does. `chars`: least, p50, p90, p99, most
+    and mean of the characters of a row's messages, p to three digits.
     """
 
     path: str
@@ -50,6 +50,7 @@ class PromptsCheck:
     duplicated: tuple[NamedLine, ...]
     chars: dict[str, float]
     notes: tuple[str, ...] = ()
+    input: dict[str, int] = field(default_factory=dict)
     event: str = "prompts"
 
 

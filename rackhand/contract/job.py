@@ -104,6 +104,7 @@ class Progress:
 
     `completed`, `failed`, `rejected`, tokens and `elapsed_hours` are this run's; `failed` holds `rejected`;
     `quality` counts its prompts by fault, those that are only counted (length) too; a server's counts its answers.
+    `input` counts what is odd about the lines that were read, by kind; `bad_lines` are left out.
     `s3_uploaded` shards and `s3_bytes` stand verified in the object store, of the whole job; `uploads_left` are closed
     shards that don't yet. `updated` is UTC, ISO 8601; `message` says why a job is paused, stopped or failed.
     """
@@ -126,6 +127,7 @@ class Progress:
     rejected: int = 0
     quality: dict[str, int] = field(default_factory=dict)
     bad_lines: int = 0
+    input: dict[str, int] = field(default_factory=dict)
     retries: int = 0
     uploads_left: int = 0
     upload_trouble: str = ""

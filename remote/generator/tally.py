@@ -21,7 +21,7 @@ _Samples = deque[tuple[float, int, int]]
 @dataclass
 class Tally:
     """`total` rows of the file and `mine` of this shard, None until they are counted. All counts are of synced things
-    except `given_up`: prompts whose attempts are used up."""
+    except `given_up`: prompts whose attempts are used up, and `oddities`: of the lines that were read."""
 
     started: float
     completed_before: int = 0
@@ -44,6 +44,7 @@ class Tally:
     message: str = ""
     bad_line_numbers: list[int] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
+    oddities: Counter[str] = field(default_factory=Counter)
     _samples: _Samples = field(default_factory=deque)
     _server_samples: dict[str, _Samples] = field(default_factory=dict)
 
@@ -103,6 +104,7 @@ class Tally:
             rejected=self.rejected,
             quality=dict(self.faults),
             bad_lines=self.bad_lines,
+            input=dict(self.oddities),
             retries=self.retries,
             uploads_left=self.uploads_left,
             upload_trouble=self.upload_trouble,

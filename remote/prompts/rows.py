@@ -12,12 +12,11 @@ from typing import Any, BinaryIO
 
 from remote import fastjson
 from remote.prompts.files import DAMAGE, ParquetRows, is_parquet, open_lines
+from remote.prompts.oddities import BOM, BadKind, Oddities
 from remote.prompts.shapes import PLAIN, EmptyPromptError, Reading, parse_asked
 
 _COUNTED_BYTES = 1 << 20
 """A block while rows are counted: four times as much takes twice as long."""
-
-_BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +39,29 @@ class BadRow:
 
     index: int
     reason: str
-    empty: bool = False
+    kind: BadKind
 
 
 Row = Prompt | BadRow
 
 
+def odd_kind(row: Row | None) -> str | None:
+    """What Oddities count a line as, by the row that was read from it."""
+    return "blank" if row is None else row.kind if isinstance(row, BadRow) else None
+
+
 def parse_row(index: int, line: bytes, reading: Reading = PLAIN) -> Row | None:
     """The row in `line`, None when the line is blank."""
-    text = line.removeprefix(_BOM) if index == 0 else line
+    text = line.removeprefix(BOM) if index == 0 else line
     text = text.strip()
     if not text:
         return None
     try:
         row = fastjson.loads(text)
     except ValueError as error:
-        return BadRow(index, _undecodable(text) or f"not JSON: {error}"[:200])
+        return _unreadable(index, text, error)
     if not isinstance(row, dict):
-        return BadRow(index, f"a JSON object was expected, not {type(row).__name__}")
+        return BadRow(index, f"a JSON object was expected, not {type(row).__name__}", "shape")
     return parse_fields(index, row, reading)
 
 
@@ -65,22 +69,24 @@ def parse_fields(index: int, row: dict[str, Any], reading: Reading = PLAIN) -> R
     try:
         asked = parse_asked(row, reading)
     except ValueError as error:
-        return BadRow(index, str(error), empty=isinstance(error, EmptyPromptError))
+        return BadRow(index, str(error), "empty" if isinstance(error, EmptyPromptError) else "shape")
     extra = {name: row.get(name) for name in reading.keep} if reading.keep else None
     name = row.get(reading.column("id"))
     return Prompt(index, name, asked.messages, asked.tools, extra, asked.continues, asked.shape)
 
 
-def _undecodable(text: bytes) -> str:
+def _unreadable(index: int, text: bytes, error: ValueError) -> BadRow:
     try:
         text.decode()
-    except UnicodeDecodeError as error:
-        return f"not UTF-8 at byte {error.start}"
-    return ""
+    except UnicodeDecodeError as found:
+        return BadRow(index, f"not UTF-8 at byte {found.start}", "not_utf8")
+    if b"\0" in text:
+        return BadRow(index, "not JSON: it holds raw NUL bytes", "nul")
+    return BadRow(index, f"not JSON: {error}"[:200], "not_json")
 
 
 class PromptReader:
-    """Reads a prompts file once, in order. Blocking; used from one thread at a time."""
+    """Reads a prompts file once, in order. Blocking; used from one thread at a time. `oddities` are of wanted lines."""
 
     def __init__(
         self,
@@ -90,6 +96,7 @@ class PromptReader:
         reading: Reading = PLAIN,
         skip: Callable[[BinaryIO, int], int] | None = None,
     ) -> None:
+        self.oddities = Oddities()
         self._path = path
         self._lines = None if is_parquet(path) else open_lines(path)
         self._rows = ParquetRows(path, reading.used) if is_parquet(path) else None
@@ -119,15 +126,21 @@ class PromptReader:
         if self._lines is not None and self._skip is not None and not self._wanted(self._index):
             self._index = self._skip(self._lines, self._index)
         index, self._index = self._index, self._index + 1
+        row: Row | None = None
         if self._lines is not None:
             line = self._lines.readline()
             self.ended = not line
-            return (parse_row(index, line, self._reading) if line and self._wanted(index) else None), len(line)
+            if line and self._wanted(index):
+                row = parse_row(index, line, self._reading)
+                self.oddities.note_line(index, line, odd_kind(row))
+            return row, len(line)
         assert self._rows is not None  # noqa: S101  one of the two is open
         fields, length = self._rows.next_row()
         self.ended = fields is None
-        wanted = fields is not None and self._wanted(index)
-        return (parse_fields(index, fields, self._reading) if fields is not None and wanted else None), length
+        if fields is not None and self._wanted(index):
+            row = parse_fields(index, fields, self._reading)
+            self.oddities.note_kind(odd_kind(row))
+        return row, length
 
     def close(self) -> None:
         for file in (self._lines, self._rows):
@@ -156,11 +169,12 @@ def count_rows(
         while block := file.read(_COUNTED_BYTES):
             whole, newline, rest = (rest + block).rpartition(b"\n")
             if newline:
+                whole = whole.removeprefix(BOM) if at == 0 else whole
                 lines, rows, own = _count_block(whole, at, shard, shards)
                 at, total, mine = at + lines, total + rows, mine + own
                 if note is not None:
                     note(at, file.tell() - len(rest))
-        if rest.strip():
+        if (rest.removeprefix(BOM) if at == 0 else rest).strip():
             total, mine = total + 1, mine + (at % shards == shard)
     return RowCount(total, mine)
 

@@ -68,7 +68,7 @@ def test_a_row_that_asks_nothing_is_told_apart_from_one_that_is_wrong(
     parsed = parse_row(0, json.dumps(row).encode(), Reading({"prompt": "q"}))
     assert isinstance(parsed, BadRow)
     assert reason in parsed.reason
-    assert parsed.empty == empty
+    assert (parsed.kind == "empty") == empty
 
 
 def test_columns_that_are_kept_stand_in_each_row_also_where_they_are_missing() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remote import fastjson
+from remote.check_prompts import check_prompts
 from remote.prompts import rows as prompts
+from remote.prompts.oddities import BOM, words_of
 from remote.prompts.rows import BadRow, Prompt, PromptReader, Row, RowCount, count_rows, parse_row
+from remote.prompts.shapes import PLAIN
 
 USER = {"role": "user", "content": "hi"}
 TOOL = {"type": "function", "function": {"name": "f"}}
@@ -135,7 +139,9 @@ def test_a_gzip_file_reads_like_a_plain_one(tmp_path: Path) -> None:
 LINE = st.one_of(
     st.binary(max_size=20).map(lambda data: data.replace(b"\n", b"")),
     st.text(max_size=20).map(lambda text: json.dumps({"prompt": text}).encode()),
-    st.sampled_from([b"", b"\r", b" \t", b"{}", b'{"prompt":"a"}']),
+    st.sampled_from(
+        [b"", b"\r", b" \t", b"{}", b'{"prompt":"a"}', b'{"prompt":"a"}\r', b'{"prompt":"\0"}', b"\xef\xbb\xbf"]
+    ),
 )
 
 
@@ -145,10 +151,50 @@ def test_the_index_is_the_number_of_newlines_before_the_row(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "any.jsonl"
     path.write_bytes(b"\n".join(lines) + (b"\n" if ended else b""))
-    rows = _read(path)
-    expected = [i for i, line in enumerate(lines) if (line.removeprefix(b"\xef\xbb\xbf") if i == 0 else line).strip()]
+    reader = PromptReader(path, wanted=lambda index: True)
+    rows = reader.read(rows=99, size=1 << 20)
+    reader.close()
+    expected = [i for i, line in enumerate(lines) if (line.removeprefix(BOM) if i == 0 else line).strip()]
     assert [row.index for row in rows] == expected
-    counted = [i for i, line in enumerate(lines) if line.strip()]
     for shard in range(shards):
-        mine = sum(1 for i in counted if i % shards == shard)
-        assert count_rows(path, shard=shard, shards=shards) == RowCount(len(counted), mine)
+        mine = sum(1 for i in expected if i % shards == shard)
+        assert count_rows(path, shard=shard, shards=shards) == RowCount(len(expected), mine)
+    checked = check_prompts(path, PLAIN)
+    assert checked.input == reader.oddities == _oddities(path.read_bytes(), rows)
+    bad = [row for row in rows if isinstance(row, BadRow)]
+    assert checked.bad_lines == len(bad)
+    assert checked.blank + checked.rows == checked.lines
+
+
+def _oddities(data: bytes, rows: list[Row]) -> Counter[str]:
+    """Counted in another way."""
+    *lines, rest = data.split(b"\n")
+    found = Counter({"crlf": sum(line.endswith(b"\r") for line in lines), "unended": int(rest != b"")})
+    found["bom"] = int(data.startswith(BOM))
+    found["blank"] = len(lines) + (rest != b"") - len(rows)
+    found += Counter(row.kind for row in rows if isinstance(row, BadRow))
+    return +found
+
+
+def test_every_oddity_of_a_file_is_counted_and_told(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    lines = [
+        BOM + b'{"prompt": "a"}\r',
+        b"",
+        b'{"prompt": "\xff\0"}',
+        b'{"prompt": "\0"}',
+        b'{"prompt": ',
+        b'{"text": "a"}',
+        b'{"prompt": ""}',
+        b'{"prompt": "' + b"x" * 50_000_000 + b'"}',
+    ]
+    path.write_bytes(b"\n".join(lines))
+    found = check_prompts(path, PLAIN)
+    assert found.input == dict.fromkeys(
+        ("bom", "blank", "crlf", "long", "unended", "not_utf8", "nul", "not_json", "shape", "empty"), 1
+    )
+    assert (found.rows, found.bad_lines, sum(found.shapes.values())) == (7, 5, 2)
+    notes = " | ".join(found.notes)
+    for words in ("byte order mark", "CRLF", "10 MiB", "50000014 bytes", "no newline", "UTF-8", "NUL", "not JSON"):
+        assert words in notes, words
+    assert list(words_of(found.input))[1] == "blank lines: 1"
