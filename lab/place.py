@@ -40,7 +40,8 @@ class LabOptions(NamedTuple):
 
     `gpus` of `gpu_kind` are in every container, `vmid` and `more_vmids`. `pct_delay_s` is added to every pct call
     (a real one takes 0.75-1.06 s). `load_seconds`: a server's start; `release_seconds`: how long memory stays after
-    its process; `mean_tokens`: of a completion; `speed` divides the pauses of servers that aren't decoding.
+    its process; `mean_tokens`: of a completion, `length_sigma`: of its log-normal length (0: evenly spread);
+    `speed` divides the pauses of servers that aren't decoding.
     `disk_mib` makes /workspace a file system of that size, `read_only_workspace` one that refuses writes.
     """
 
@@ -52,6 +53,7 @@ class LabOptions(NamedTuple):
     load_seconds: float | None = None
     release_seconds: float | None = None
     mean_tokens: float | None = None
+    length_sigma: float | None = None
     speed: float | None = None
     disk_mib: int | None = None
     read_only_workspace: bool = False
@@ -67,6 +69,7 @@ class LabOptions(NamedTuple):
             "load_seconds": self.load_seconds,
             "release_seconds": self.release_seconds,
             "mean_tokens": self.mean_tokens,
+            "length_sigma": self.length_sigma,
             "speed": self.speed,
         }
         return {name: value for name, value in asked.items() if value is not None}

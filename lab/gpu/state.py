@@ -1,7 +1,7 @@
 """The GPUs' state on disk: what there is, and which living process holds how much memory.
 
     gpus.json             {"driver_version": ..., "gpus": [{"index", "uuid", "kind", "pci_bus_id"}, ...]}
-    options.json          {"load_seconds", "release_seconds", "mean_tokens", "speed"}
+    options.json          {"load_seconds", "release_seconds", "mean_tokens", "length_sigma", "speed"}
     claims/PID-START.json {"pid", "start_ticks", "uuid", "mib"}; START is field 22 of /proc/PID/stat
     activity/UUID.json    {"running", "cap", "pid", "start_ticks"}, written by the server that works on the GPU
     faults.json           see lab.faults
@@ -25,8 +25,9 @@ from lab.faults import faults_of
 from lab.gpu.kinds import KINDS, Kind
 
 DRIVER_VERSION = "580.95.05"
-OPTIONS = {"load_seconds": 3.0, "release_seconds": 2.0, "mean_tokens": 150, "speed": 1.0}
-"""`speed` divides every pause that isn't decoding: warm-up, drain polls, health waits."""
+OPTIONS = {"load_seconds": 3.0, "release_seconds": 2.0, "mean_tokens": 150, "length_sigma": 0.0, "speed": 1.0}
+"""`length_sigma` above 0 makes lengths log-normal, with a long tail.
+`speed` divides every pause that isn't decoding: warm-up, drain polls, health waits."""
 
 
 class Gpu(NamedTuple):

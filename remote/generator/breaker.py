@@ -55,9 +55,11 @@ class Breaker:
         self._opened_at = now
         self._probe_at = now + _MIN_WAIT_S
 
-    def hurry(self, now: float) -> None:
-        """What opened it may be over: the next request may be its probe."""
-        self._probe_at = min(self._probe_at, now)
+    def forget(self) -> None:
+        """What opened it is over, the server was started anew: it closes, and opens again at the next failure."""
+        if self.open:
+            self.open = self._probing = False
+            self._failures = _THRESHOLD - 1
 
     def note_gone(self, *, probe: bool) -> None:
         """A request ended without a verdict: it was cancelled."""

@@ -1,7 +1,6 @@
 """Keeps every slot of every server full until the prompts are done.
 
-A slot pulls from one queue; a server that fails is taken out by its breaker. A slot is free while a prompt waits for
-its next try.
+A slot pulls from one queue, and is free while a prompt waits for its next try; breakers take out servers that fail.
 """
 
 from __future__ import annotations
@@ -89,14 +88,12 @@ class Feeder:
         """Draining lets requests finish, stopped takes them back at once."""
         if wish == server.wish:
             return
-        server.wish = wish
+        server.wish, server.model_known = wish, False
         self.log.say(f"{server.url} is {wish} now")
         if wish == "stopped":
             self._take_back(server)
         if wish == "active":
-            server.restart_ramp()
-        else:
-            server.model_known = False
+            server.note_restarted()
 
     def status(self) -> tuple[Status, str]:
         """The status of a run that goes on, and why when it is paused."""
@@ -288,14 +285,16 @@ class Feeder:
             flight.item.copies -= 1
 
     async def _poll(self, server: Server) -> None:
-        """Reads what the server can hold and what it does, every two seconds; sooner while it isn't fed, so that a
-        restarted one is known when it is to be fed again."""
+        """Reads what the server can hold and what it does, every two seconds, sooner while it isn't fed."""
         while True:
             load = await self.client.observe_load(server.url)
             if load is not None and not server.model_known and self.feeding.model is None:
-                server.note_model(await self.client.observe_model(server.url), self.clock())
+                server.note_model(await self.client.observe_model(server.url))
             known = server.load.capacity if server.load else None
             server.note_load(load, self.clock())
             if load is not None and load.capacity not in (None, known):
                 self.log.say(f"{server.url} runs {load.capacity} requests at once; {server.limit} are sent")
+            if server.is_back and server.breaker.open and await self.client.observe_health(server.url):
+                server.note_restarted()
+                self.log.say(f"{server.url} answers again")
             await asyncio.sleep(_POLL_S if server.usable else _POLL_S / 4)

@@ -44,13 +44,14 @@ class Flight:
 
 @dataclass(eq=False)
 class Server:
-    """`concurrency` None: as many as the server can run (auto)."""
+    """`concurrency` None: as many as the server can run (auto). `is_back`: silent before, it tells its load again."""
 
     url: str
     concurrency: int | None
     wish: Wish = "active"
     model: str | None = None
     model_known: bool = False
+    is_back: bool = False
     polled: bool = False
     load: Load | None = None
     breaker: Breaker = field(default_factory=Breaker)
@@ -110,20 +111,26 @@ class Server:
         """What it holds it need not be given again one by one."""
         self._ramp = max(_FIRST_SLOTS, len(self.flights))
 
-    def note_model(self, model: str | None, now: float) -> None:
+    def note_model(self, model: str | None) -> None:
         """What it calls its model now; None: it didn't say."""
         if model is None:
             return
         if model != self.model:
-            self.breaker.hurry(now)
+            self.note_restarted()
         self.model, self.model_known = model, True
+
+    def note_restarted(self) -> None:
+        """Its failures were those of the process before. A probe would take as long as a whole completion."""
+        self.is_back = False
+        self.breaker.forget()
+        self.restart_ramp()
 
     def note_load(self, load: Load | None, now: float) -> None:
         before, self.polled = self.load, True
         if load is None:
-            self.model_known = False
+            self.model_known = self.is_back = False
         elif before is None:
-            self.breaker.hurry(now)
+            self.is_back = self.breaker.open
         if before is not None and not self.breaker.open:
             # A busy server may miss a question; what it can run changes only with a restart.
             load = load or Load(None)

@@ -28,6 +28,7 @@ from remote.prompts.rows import Prompt, Row
 Answer = Callable[[str, str], Reply | TroubleError | None]
 """Of a server's URL and a prompt's text; None hangs."""
 
+SLOTS = 4
 GOOD = Reply("fine", None, None, "stop", {"completion_tokens": 50}, "m")
 
 
@@ -146,6 +147,37 @@ def test_a_server_that_comes_back_with_another_model_is_asked_for_its_name_and_n
     client = Renamed(lambda server, text: GOOD)
     tally, ledger = _run(tmp_path, client, 60, "a", model=None)
     assert (tally.completed, tally.failed, len(ledger.failed)) == (60, 0, 0)
+
+
+def test_a_server_that_was_away_is_full_again_before_its_first_completion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remote.generator.feeder._POLL_S", 0.05)
+
+    full = asyncio.Event()
+
+    class Restarted(ScriptedClient):
+        refused = asked_since = 0
+
+        async def complete(self, server: str, body: bytes, timeout_s: float) -> Reply:
+            if server == "b":
+                return await super().complete(server, body, timeout_s)
+            if await self.observe_load(server) is None:
+                self.refused += 1
+                raise TroubleError("connect", "refused")
+            self.asked_since += 1
+            if self.asked_since == SLOTS:
+                full.set()
+            await full.wait()
+            return GOOD
+
+        async def observe_load(self, server: str) -> Load | None:
+            return None if server == "a" and (self.refused < 5 or len(self.asked) < 60) else Load(SLOTS - 2, 0, 0, 0)
+
+    client = Restarted(lambda server, text: GOOD)
+    tally, _ = _run(tmp_path, client, 300, "a", "b")
+    assert (tally.completed, tally.failed) == (300, 0)
+    assert full.is_set()
 
 
 def test_refusals_before_any_completion_are_recorded_only_when_the_run_ends_by_itself(tmp_path: Path) -> None:

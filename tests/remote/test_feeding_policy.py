@@ -154,15 +154,17 @@ def test_a_server_that_is_active_again_has_the_slots_at_once_that_it_still_fills
     assert server.may_send(0.0)
 
 
-def test_a_server_that_answers_again_is_probed_at_once_and_asked_for_its_models_name() -> None:
+def test_a_restarted_server_gets_its_slots_back_and_loses_them_at_the_next_failure() -> None:
     server = Server("a", None, polled=True)
-    server.note_model("old", 0.0)
+    server.note_model("m")
     server.breaker.trip(0.0)
-    server.breaker.note_failure(20.0, probe=True)
     server.note_load(None, 20.0)
-    assert (server.breaker.may_send(20.5), server.model_known) == (False, False)
+    assert (server.is_back, server.model_known) == (False, False)
     server.note_load(Load(72, 0, 0, 0), 20.5)
-    assert server.breaker.may_send(20.5)
+    assert server.is_back
+    server.note_restarted()
+    assert (server.usable, server.may_send(20.5), server.is_back) == (True, True, False)
+    assert server.breaker.note_failure(21.0, probe=False), "it is open again"
 
 
 @pytest.mark.parametrize("wish", ["draining", "stopped"])

@@ -17,7 +17,7 @@ from .batch import QueueFullError, Request
 from .info import add_information
 from .life import Life
 from .openai import Ask, BadRequestError
-from .words import Answer, make_answer
+from .words import Answer, Lengths, make_answer
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 HEALTH_CHECK_S = 20.0
@@ -48,7 +48,7 @@ class Generation:
 
     def __init__(self, life: Life) -> None:
         self._life = life
-        self._mean_tokens = float(life.mean_tokens)
+        self._lengths = Lengths(life.mean_tokens, life.length_sigma)
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/chat/completions."""
@@ -72,7 +72,7 @@ class Generation:
         answer = make_answer(
             ask.prompt,
             seed=ask.seed,
-            mean_tokens=self._mean_tokens,
+            lengths=self._lengths,
             max_tokens=most,
             thinking=ask.thinking,
             endless=ask.endless,

@@ -43,6 +43,7 @@ class Life:
         self.in_flight: dict[str, Request] = {}
         self.seen = 0
         self.mean_tokens = float(os.environ.get("RACKHAND_LAB_MEAN_TOKENS", self.options["mean_tokens"]))
+        self.length_sigma = float(self.options["length_sigma"])
         self.histograms = {
             "time_to_first_token_seconds": Histogram(),
             "e2e_request_latency_seconds": Histogram(),

@@ -26,21 +26,30 @@ class Answer(NamedTuple):
     content: str
 
 
+class Lengths(NamedTuple):
+    """How long completions are, tokens: log-normal of that sigma, or from a quarter to seven quarters of the mean,
+    evenly spread, where sigma is 0."""
+
+    mean_tokens: float
+    sigma: float = 0.0
+
+    def draw(self, dice: random.Random) -> int:
+        """The length of one completion."""
+        if self.sigma:
+            return max(1, round(self.mean_tokens * dice.lognormvariate(-(self.sigma**2) / 2, self.sigma)))
+        return max(1, round(self.mean_tokens * dice.uniform(0.25, 1.75)))
+
+
 def prompt_tokens(text: str) -> int:
     """Tokens of a text: about four characters each."""
     return max(1, (len(text) + 3) // 4)
 
 
-def make_answer(
-    prompt: str, *, seed: int, mean_tokens: float, max_tokens: int, thinking: bool, endless: bool
-) -> Answer:
-    """The answer to a prompt. Natural lengths spread evenly from a quarter to seven quarters of `mean_tokens`.
-
-    `endless` (ignore_eos) always uses all of `max_tokens`.
-    """
+def make_answer(prompt: str, *, seed: int, lengths: Lengths, max_tokens: int, thinking: bool, endless: bool) -> Answer:
+    """The answer to a prompt; `endless` (ignore_eos) always uses all of `max_tokens`."""
     digest = hashlib.blake2b(prompt.encode(), digest_size=8, key=str(seed).encode()).digest()
     dice = random.Random(digest)  # noqa: S311 - the same prompt gives the same words
-    natural = max(1, round(mean_tokens * dice.uniform(0.25, 1.75)))
+    natural = lengths.draw(dice)
     tokens = max_tokens if endless else min(natural, max_tokens)
     words = dice.choices(WORD_LIST, k=min(tokens, 20_000))
     thought = min(tokens, round(natural * 0.6)) if thinking else 0
