@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from rackhand.contract.job import DONE_FILE, JOB_FILE, JobFile, PromptsDigest, Status, plan_refusals
@@ -195,6 +196,9 @@ async def _run(
         oddities=reader.oddities,
     )
     feeding = Feeding(options.sampling, options.model, options.attempts, options.timeout_floor_s, options.quality)
+    feeding = replace(feeding, quality=options.quality.within(feeding.max_tokens))
+    if feeding.quality != options.quality:
+        log.say(f"max_tokens is {feeding.max_tokens}: no answer counts as short")
     servers = [Server(url, options.concurrency) for url in options.servers]
     queue = Queue()
     committer = Committer(ledger, tally.note_safe)

@@ -20,6 +20,7 @@ from rackhand.contract.job import DONE_FILE, FAILURES_FILE, JOB_FILE, MANIFEST_F
 from rackhand.contract.servers import Heartbeat
 from remote import fastjson
 from remote.cli import Emit, VerbError
+from remote.generator.feeding import Feeding
 from remote.generator.quality import Quality, parse_quality
 from remote.generator.reply import Reply
 from remote.output.done_file import IMPORTED_FILE, observe_done
@@ -53,7 +54,7 @@ def call(data: Any, emit: Emit, _body: BinaryIO) -> None:
 def verify(output: Path, quality: Quality, emit: Emit | None = None) -> Verified:
     """RefusedError when job.json can't be read."""
     job = observe_job(output)
-    check = _Check(quality, emit)
+    check = _Check(quality.within(Feeding(job.sampling).max_tokens) if job else quality, emit)
     manifest = observe_manifest(output / MANIFEST_FILE)
     first = job.first_shard if job else 0
     own = {number: path for number, path in observe_shards(output).items() if number >= first}

@@ -45,6 +45,31 @@ def test_every_option_reaches_the_generator(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "text", ["min_tokens: 3\nscript: [han, latin]\n", '{"min_tokens": 3, "script": ["han", "latin"]}']
+)
+def test_quality_may_stand_in_a_file_of_its_own(tmp_path: Path, text: str) -> None:
+    (tmp_path / "quality.yaml").write_text(text)
+    found = parse_options(_argv("quality: quality.yaml", tmp_path))
+    assert found.quality == Quality(3, script=("han", "latin"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("min_token: 3\nretries: -1\n", r"quality\.yaml:1: min_token: unknown key.*\n.*quality\.yaml:2: retries"),
+        ("- 3\n", "holds no mapping"),
+        ("a: [", r"quality\.yaml:1"),
+        (None, "No such file"),
+    ],
+)
+def test_what_is_wrong_in_a_quality_file_is_named_with_its_line(tmp_path: Path, text: str | None, words: str) -> None:
+    if text is not None:
+        (tmp_path / "quality.yaml").write_text(text)
+    with pytest.raises(InventoryError, match=rf"(?s)i\.yaml:4.*{words}"):
+        _argv("quality: ./quality.yaml", tmp_path)
+
+
+@pytest.mark.parametrize(
     ("options", "words"),
     [
         ("quality: of", "'of' is not one of default, off"),

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from rackhand.contract.job import OBJECT_STORES, PROMPT_COLUMNS
-from rackhand.load.nodes import Items, Scalar, Value
+from rackhand.load.nodes import Items, Scalar, Table, Value, parse_yaml
 from rackhand.load.sections import (
     Context,
     Key,
     WrongError,
     as_items,
     as_table,
+    local_path,
     number,
     one_of,
     read_section,
@@ -22,6 +24,8 @@ from rackhand.load.sections import (
     truth,
     whole,
 )
+
+_FILES = (".yaml", ".yml", ".json")
 
 
 def _patterns(value: Value, ctx: Context) -> list[str]:
@@ -37,6 +41,10 @@ def _pattern(value: Value, ctx: Context) -> str:
     return words
 
 
+def _words(value: Value, ctx: Context) -> list[str]:
+    return [text(item, ctx) for item in (value.values if isinstance(value, Items) else (value,))]
+
+
 QUALITY: Mapping[str, Key] = {
     "min_tokens": Key(whole(0, 1_000_000)),
     "max_repetition": Key(number(1, 1e6)),
@@ -44,6 +52,8 @@ QUALITY: Mapping[str, Key] = {
     "require_thinking": Key(truth),
     "must": Key(_patterns),
     "must_not": Key(_patterns),
+    "script": Key(_words),
+    "script_share": Key(number(0, 1)),
     "retries": Key(whole(0, 100)),
     "limit_share": Key(number(0, 1)),
     "limit_first": Key(whole(0, 10_000_000)),
@@ -51,10 +61,32 @@ QUALITY: Mapping[str, Key] = {
 
 
 def read_quality(value: Value, ctx: Context) -> str:
-    """As the generator's --quality takes it."""
+    """As the generator's --quality takes it: default, off, or the options, which may stand in a file of their own."""
+    if isinstance(value, Scalar) and not value.null and ("/" in value.text or value.text.endswith(_FILES)):
+        return _options_of(_quality_file(value, ctx), ctx)
     if isinstance(value, Scalar):
         return one_of("default", "off")(value, ctx)  # type: ignore[no-any-return]
-    return json.dumps(read_section(as_table(value), QUALITY, ctx), sort_keys=True)
+    return _options_of(as_table(value), ctx)
+
+
+def _options_of(table: Table, ctx: Context) -> str:
+    return json.dumps(read_section(table, QUALITY, ctx), sort_keys=True)
+
+
+def _quality_file(value: Scalar, ctx: Context) -> Table:
+    """A local YAML or JSON file with a mapping. Its mistakes are told at the line that names it."""
+    path = local_path(value, ctx)
+    try:
+        root, mistakes = parse_yaml(path.read_bytes(), str(path))
+    except OSError as error:
+        raise WrongError(f"{path}: {error.strerror}", "write default, off, a mapping, or a YAML file's path") from None
+    if root is not None and not isinstance(root, Table):
+        raise WrongError(f"{path}: holds no mapping", "write key: value lines in it")
+    table = root or Table({}, value.line, value.name)
+    _options_of(table, replace(ctx, mistakes=mistakes))
+    for mistake in mistakes.sorted():
+        ctx.wrong(value, f"{path}:{mistake.line}: {mistake.what}", mistake.hint)
+    return Table({}, value.line, value.name) if mistakes.found else table
 
 
 def read_columns(value: Value, ctx: Context) -> Mapping[str, str]:

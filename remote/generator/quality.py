@@ -9,15 +9,29 @@ import json
 import re
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from remote.generator.reply import Reply
+from remote.generator.script import SCRIPTS, script_share
 
-Reason = Literal["empty", "thinking", "short", "repetition", "must", "must_not", "length"]
+Reason = Literal["empty", "thinking", "short", "repetition", "must", "must_not", "script", "length"]
 """empty: no text, no tool call. thinking: it never ended, or there was none where some is required. short: fewer
-tokens than min_tokens. repetition: its end repeats itself. must, must_not: a pattern. length: cut by max_tokens."""
+tokens than min_tokens. repetition: its end repeats itself. must, must_not: a pattern. script: too few letters of it.
+length: cut by max_tokens."""
+
+_ADVICE = {
+    "empty": "nothing came: look at the chat template and max_tokens",
+    "thinking": "give max_tokens more room for thinking, or set require_thinking to false",
+    "short": "if answers are rightly that short, set min_tokens to a smaller number: {{min_tokens: 1}}",
+    "repetition": "change the sampling, or, if such ends are right, set max_repetition above {max_repetition:g}",
+    "length": "give max_tokens more room, or set reject_length to false",
+    "must": "change the sampling, or the pattern in must",
+    "must_not": "change the sampling, or the pattern in must_not",
+    "script": "change the sampling, or set script or script_share below {script_share:g}",
+}
+_HOW = "options stand in the job's quality in the inventory, or in --quality JSON"
 
 _TAIL_BYTES = 4096
 _WINDOW_BYTES = 32768
@@ -37,7 +51,8 @@ class Fault:
 
 @dataclass(frozen=True)
 class Quality:
-    """`min_tokens` counts thinking too. `max_repetition` bounds `repetition`.
+    """`min_tokens` counts thinking too. `max_repetition` bounds `repetition`. Of a completion's letters at least
+    `script_share` must be of one of the `script`s, if any.
     `retries`: further tries of a bad answer, each with a new seed. Of the first `limit_first` prompts of a run at most
     `limit_share` may be rejected, else the job stops."""
 
@@ -47,6 +62,8 @@ class Quality:
     require_thinking: bool = False
     must: tuple[re.Pattern[str], ...] = ()
     must_not: tuple[re.Pattern[str], ...] = ()
+    script: tuple[str, ...] = ()
+    script_share: float = 0.6
     retries: int = 1
     limit_share: float = 0.2
     limit_first: int = 500
@@ -76,7 +93,18 @@ class Quality:
         for pattern in self.must_not:
             if found := pattern.search(reply.completion):
                 return Fault("must_not", f"{found[0][:80]!r} matches {pattern.pattern!r}")
+        share = script_share(reply.completion, self.script) if self.script else None
+        if share is not None and share < self.script_share:
+            return Fault("script", f"{share:.0%} of its letters are {', '.join(self.script)}")
         return None
+
+    def within(self, max_tokens: int) -> Quality:
+        """For answers that can't have more tokens: where all would be short, none is."""
+        return self if max_tokens >= self.min_tokens else replace(self, min_tokens=0)
+
+    def advice(self, reason: str) -> str:
+        """What to change when many completions are rejected for this."""
+        return _ADVICE[reason].format(max_repetition=self.max_repetition, script_share=self.script_share)
 
 
 DEFAULT = Quality()
@@ -145,7 +173,7 @@ def parse_quality(text: str) -> Quality:
     try:
         options = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"{where}: not JSON: {error}") from None
+        raise ValueError(f"{where}: not JSON: {error}; YAML can be read in the inventory only") from None
     return quality_of(options, where)
 
 
@@ -197,6 +225,13 @@ def _patterns(value: object) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(text) for text in texts)
 
 
+def _scripts(value: object) -> tuple[str, ...]:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(name in SCRIPTS for name in names):
+        raise ValueError(f"a script, or a list of them, was expected; there are {', '.join(SCRIPTS)}")
+    return tuple(names)
+
+
 _READ: dict[str, Callable[[object], Any]] = {
     "min_tokens": _whole,
     "max_repetition": _number(1, 1e6),
@@ -204,6 +239,8 @@ _READ: dict[str, Callable[[object], Any]] = {
     "require_thinking": _flag,
     "must": _patterns,
     "must_not": _patterns,
+    "script": _scripts,
+    "script_share": _number(0, 1),
     "retries": _whole,
     "limit_share": _number(0, 1),
     "limit_first": _whole,
@@ -229,9 +266,10 @@ class Gate:
         rejected = sum(self.reasons.values())
         if rejected <= self.quality.limit_share * limit:
             return None
-        counts = ", ".join(f"{count} {reason}" for reason, count in sorted(self.reasons.items(), key=lambda r: -r[1]))
+        ordered = sorted(self.reasons.items(), key=lambda item: -item[1])
+        counts = ", ".join(f"{count} {reason}" for reason, count in ordered)
         return (
             f"{rejected} of the first {self.judged} prompts were rejected ({counts}), more than"
-            f" {self.quality.limit_share:.0%} of {limit}; the last: {fault.detail}."
-            " Look at rejected.jsonl; put the servers, sampling or --quality right, then resume with --retry-rejected"
+            f" {self.quality.limit_share:.0%} of {limit}; the last: {fault.detail}. They stand in rejected.jsonl:"
+            f" put the servers right; {self.quality.advice(ordered[0][0])} ({_HOW}). Then resume with --retry-rejected"
         )

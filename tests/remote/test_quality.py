@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,17 @@ def _reply(text: str = PROSE, reasoning: str | None = None, *, tokens: int = 900
         (_reply(), {"must": ["durab", "qqq"]}, "must", True),
         (_reply(), {"must": "(?i)GENERATOR"}, None, True),
         (_reply("这个 does not belong here"), {"must_not": "[\u4e00-\u9fff]"}, "must_not", True),
+        (_reply(), {"script": "latin"}, None, True),
+        (_reply(CODE), {"script": "latin", "script_share": 0.99}, None, True),
+        (_reply("答案是四十二。因为六乘以七等于四十二。请再核对一遍。"), {"script": "latin"}, "script", True),
+        (
+            _reply("答えは四十二です。カタカナもあります。もう一度確認してください。ー"),
+            {"script": ["han", "hiragana", "katakana"], "script_share": 1},
+            None,
+            True,
+        ),
+        (_reply("Ответ сорок два, потому что шесть на семь."), {"script": "cyrillic"}, None, True),
+        (_reply("6 * 7 == 42; x = 答案"), {"script": "latin"}, None, True),
     ],
 )
 def test_a_bad_completion_is_known_by_its_fault(
@@ -96,6 +108,8 @@ def test_loops_of_every_kind_are_seen(loop: str) -> None:
         ('{"must": "("}', "must: .*unterminated"),
         ('{"must_not": [1]}', "a pattern, or a list"),
         ('{"reject_length": 1}', "neither true nor false"),
+        ('{"script": "english"}', "script: a script, or a list .* there are arabic, .* latin"),
+        ("min_tokens: 3", "No such file"),
         ("{", "not JSON"),
         ("nowhere.json", "nowhere.json: No such file.*; write default, off or a JSON file"),
     ],
@@ -122,6 +136,27 @@ def test_the_gate_looks_at_the_first_prompts_only() -> None:
     said = [gate.note(bad) for _ in range(101)][-1]
     assert said is not None
     assert said.startswith("101 of the first 101 prompts were rejected (101 empty), more than 20% of 500")
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (_reply("B", tokens=2), "2 tokens, fewer than 8.*answers are rightly that short.*{min_tokens: 1}"),
+        (_reply("ha" * 300), "set max_repetition above 12"),
+        (_reply("", "so"), "max_tokens more room for thinking"),
+        (_reply(""), "look at the chat template and max_tokens"),
+    ],
+)
+def test_the_gate_says_which_option_to_change_and_where(reply: Reply, words: str) -> None:
+    gate = Gate(DEFAULT)
+    said = [gate.note(DEFAULT.find_fault(reply)) for _ in range(101)][-1]
+    assert re.search(f"{words}.*quality in the inventory, or in --quality JSON.*--retry-rejected", said or ""), said
+
+
+def test_answers_that_max_tokens_keeps_short_are_not_short() -> None:
+    assert DEFAULT.within(8) == DEFAULT
+    assert DEFAULT.within(5).find_fault(_reply("B", tokens=2)) is None
+    assert DEFAULT.within(5).find_fault(_reply("", tokens=1)) is not None
 
 
 def test_a_job_whose_answers_are_six_tokens_long_stops_by_itself(tmp_path: Path) -> None:
