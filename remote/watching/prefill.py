@@ -15,6 +15,7 @@ LEAST_LINES = 10
 EQUAL_RUNNING = 0.2
 """A step of a fuller batch takes longer: lines with another number of requests than the last one's, by more than this
 share of it, don't count."""
+RENEWED_S = 10.0
 
 
 class PrefillShare:
@@ -23,6 +24,7 @@ class PrefillShare:
     def __init__(self) -> None:
         self._batches = 0
         self._lines: deque[tuple[float, int, int, float]] = deque(maxlen=256)
+        self._told: tuple[float, float | None] | None = None
 
     def note_prefill(self) -> None:
         self._batches += 1
@@ -34,7 +36,13 @@ class PrefillShare:
             self._lines.append((at, int(running), batches, running / rate))
 
     def share(self, now: float) -> float | None:
-        """From 0 to 1; None with too few lines, or when as many batches stand before each of them."""
+        """From 0 to 1; None with too few lines, or when as many batches stand before each of them. It is fitted anew
+        every RENEWED_S."""
+        if self._told is None or not 0 <= now - self._told[0] < RENEWED_S:
+            self._told = now, self._fitted(now)
+        return self._told[1]
+
+    def _fitted(self, now: float) -> float | None:
         if not self._lines:
             return None
         usual = self._lines[-1][1]

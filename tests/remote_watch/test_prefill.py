@@ -52,10 +52,20 @@ def test_old_lines_other_batches_and_pauses_do_not_count() -> None:
     for n in range(5):
         share.note_prefill()
         share.note_decode(24.0 + n, RUNNING, None)
-    assert share.share(24.0) == known
+    assert share.share(35.0) == known
     assert share.share(24.0 + 300) is None
-    share.note_decode(40.0, RUNNING // 2, 900.0)
-    assert share.share(40.0) is None
+    share.note_decode(360.0, RUNNING // 2, 900.0)
+    assert share.share(360.0) is None
+
+
+def test_the_share_is_fitted_anew_every_ten_seconds_and_after_a_clock_was_set_back() -> None:
+    share = noted(*[0, 1] * 6)
+    known = share.share(24.0)
+    for n in range(12):
+        share.note_decode(24.0 + n, RUNNING, rate_after(0))
+    assert share.share(33.9) == known
+    assert share.share(34.0) != known
+    assert share.share(23.0) == share.share(23.0 + 9)
 
 
 def test_a_server_log_tells_its_prefill_share_and_the_tokens_in_its_pool(tmp_path: Path) -> None:
