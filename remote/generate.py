@@ -7,6 +7,7 @@ isn't met, 130 or 143 stopped by a signal with everything safe.
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import importlib
 import os
@@ -225,6 +226,7 @@ def _uploader(options: GenerateOptions, log: LogLines) -> Uploader | None:
     return uploader
 
 
+@functools.cache
 def open_store(url: str) -> Store:
     try:
         return Store(url)

@@ -14,7 +14,10 @@ from remote.output.objects import ONE_REQUEST_BYTES, PART_BYTES, Found, blocks
 from remote.packages import load_package
 
 _PARTS_AT_ONCE = 2
-_PLAIN_HTTP = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_ENDPOINTS = (
+    *("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    *("GOOGLE_BASE_URL", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+)
 
 
 class ObstoreObjects:
@@ -81,7 +84,7 @@ def _open_folder(stores: Any, folder: Path) -> Any:
 
 
 def _open_remote(stores: Any, url: str) -> Any:
-    plain = any(os.environ.get(name, "").startswith("http://") for name in _PLAIN_HTTP)
+    plain = any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS)
     timeouts = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(seconds=120), "allow_http": plain}
     patience = {"max_retries": 3, "retry_timeout": timedelta(seconds=60)}
     return stores.from_url(url, client_options=timeouts, retry_config=patience)

@@ -17,6 +17,7 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 
 from remote.output.object_store import CLAIM_FILE
 
+_SIGNED = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
 _ERROR = '<?xml version="1.0"?><Error><Code>%s</Code><Message>A fault of the test.</Message></Error>'
 
 
@@ -24,7 +25,8 @@ _ERROR = '<?xml version="1.0"?><Error><Code>%s</Code><Message>A fault of the tes
 class S3:
     """`faults` are used up one a PUT or part: 503, slow, reset, an error's code (403), or none; `puts` counts them all.
     `denied` is the code that everything is refused with. `complete_faults` are used up one a completion, as a 200 with
-    that code. With `encrypted` an ETag is no MD5, as under SSE-KMS.
+    that code. With `encrypted` an ETag is no MD5, as under SSE-KMS. It passes for GCS too, whose XML requests are S3's
+    but for the token, and the header of a put that must not write over anything.
     """
 
     url: str = ""
@@ -73,6 +75,10 @@ class _Faulty:
 
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         s3, method = self._s3, environ["REQUEST_METHOD"]
+        if not environ.get("HTTP_AUTHORIZATION", "").startswith("AWS4"):
+            environ["HTTP_AUTHORIZATION"] = _SIGNED
+            if environ.get("HTTP_X_GOOG_IF_GENERATION_MATCH") == "0":
+                environ["HTTP_IF_NONE_MATCH"] = "*"
         if method == "PUT":
             s3.puts += 1
             fault = s3.faults.pop(0) if s3.faults else ""

@@ -66,15 +66,18 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return str(request.param)
 
 
-@pytest.fixture(params=["botocore", "obstore", "directory"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+_KEYS = ("client_email", "private_key", "private_key_id")
+
+
+@pytest.fixture(params=["botocore", "obstore", "gcs", "directory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, s3: S3, monkeypatch: pytest.MonkeyPatch) -> str:
     """Of each kind one."""
-    if request.param == "directory":
-        return str(tmp_path / "store")
-    request.getfixturevalue("s3")
     if request.param == "obstore":
-        request.getfixturevalue("monkeypatch").setenv("AWS_UNSIGNED_PAYLOAD", "false")
-    return URL
+        monkeypatch.setenv("AWS_UNSIGNED_PAYLOAD", "false")
+    account = {"gcs_base_url": s3.url, "disable_oauth": True, **dict.fromkeys(_KEYS, "")}
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(account))
+    monkeypatch.setenv("GOOGLE_BASE_URL", s3.url)
+    return {"gcs": "gs://bucket/run/1", "directory": str(tmp_path / "store")}.get(request.param, URL)
 
 
 def _shard(tmp_path: Path, size: int = 500, *, fill: bytes = b"x") -> Path:
@@ -134,6 +137,17 @@ def test_a_big_shard_goes_in_parts_and_is_listed_only_when_whole(tmp_path: Path,
     assert s3.objects() == {NAME: path.read_bytes()}
     assert s3.uploads() == []
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("size", [500, 2 * PART + 1])
+def test_every_kind_of_place_takes_a_shard_whole(tmp_path: Path, s3: S3, place: str, size: int) -> None:
+    path = _shard(tmp_path, size)
+    _put(path, place)
+    there = {file.name: file.read_bytes() for file in (tmp_path / "store").glob("*")} or s3.objects()
+    assert list(there.values()) == [path.read_bytes()]
+    with pytest.raises(StoreError, match=r"NoSuchBucket|Permission denied|File exists|Not a directory|not found"):
+        _put(path, str(path / "x") if place.startswith("/") else place.replace("bucket", "nowhere"))
 
 
 @pytest.mark.usefixtures("small_parts")
