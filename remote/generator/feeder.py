@@ -137,10 +137,7 @@ class Feeder:
             raise HopelessError("the thread that writes the output ended; its error stands above")
 
     def _note_hang(self, server: Server, now: float) -> None:
-        server.failures += 1
-        server.last_kind = "timeout"
-        server.last_error = f"silent for {now - server.silent_since:.0f} s with {len(server.flights)} in flight"
-        server.breaker.trip(now)
+        server.note_hang(now)
         self.log.say(f"{server.url} is left out until it answers: {server.last_error}")
         self._take_back(server)
 

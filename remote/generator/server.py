@@ -26,6 +26,7 @@ HANG_FACTOR = 5.0
 """Times the usual latency without a sign of life."""
 
 _HANG_OTHERS = 20
+_HANG_DOUBLINGS = 5
 _MEMORY = 0.1
 
 
@@ -74,6 +75,7 @@ class Server:
     last_kind: str = ""
     silent_since: float = 0.0
     others_mark: int = 0
+    hangs: int = 0
     _ramp: float = _FIRST_SLOTS
     _trim: int = 0
     _long_polls: int = 0
@@ -182,12 +184,25 @@ class Server:
 
     def is_hung(self, now: float, others: Sequence[Server], fleet_completed: int, floor_s: float) -> bool:
         """Requests in flight and no sign of life for five times the usual latency, while `others`, the servers
-        that answer, finished twenty each."""
+        that answer, finished twenty each.
+
+        `floor_s` doubles with each time that it was: a prompt that keeps any server busy for so long must not go from
+        one to the next for ever.
+        """
         if not self.flights or self.breaker.open or not others:
             return False
         usual = max([self.latency_s, *(other.latency_s for other in others)])
         finished = fleet_completed - self.completed - self.others_mark
+        floor_s *= 2.0 ** min(self.hangs, _HANG_DOUBLINGS)
         return now - self.silent_since > max(floor_s, HANG_FACTOR * usual) and finished >= _HANG_OTHERS * len(others)
+
+    def note_hang(self, now: float) -> None:
+        """Leaves it out until a probe is answered."""
+        self.failures += 1
+        self.hangs += 1
+        self.last_kind = "timeout"
+        self.last_error = f"silent for {now - self.silent_since:.0f} s with {len(self.flights)} in flight"
+        self.breaker.trip(now)
 
     def timeout_s(self, max_tokens: int, floor_s: float, fleet_s_per_token: float) -> float:
         """Three times what `max_tokens` take at this server's rate (the fleet's, a slow guess before any)."""

@@ -195,6 +195,9 @@ def test_a_server_is_hung_when_it_is_silent_while_the_others_finish_many() -> No
     assert not server.is_hung(111.0, [other], 100, 5.0), "its tokens move"
     server.note_load(Load(8, 3, 0, 11), 119.0)
     assert server.is_hung(121.0, [other], 100, 5.0)
+    server.hangs = 2
+    assert not server.is_hung(129.9, [other], 100, 5.0), "twice before: four times five seconds"
+    assert server.is_hung(130.1, [other], 100, 5.0)
 
 
 def test_progress_has_exactly_the_agreed_names_and_this_runs_counts() -> None:
