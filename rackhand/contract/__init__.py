@@ -18,12 +18,16 @@ reading, so that an older side can talk to a newer one.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import types
 import typing
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+_hints = functools.lru_cache(maxsize=256)(typing.get_type_hints)
+"""Of a dataclass: reading its annotations takes longer than reading an object of it."""
 
 BOOT = (
     "import os,sys;n=int(sys.argv[1]);f=os.memfd_create('rackhand',0)\n"
@@ -111,7 +115,7 @@ def _read_union(kind: Any, data: Any, at: str) -> Any:
 def _read_dataclass(kind: Any, data: Any, at: str) -> Any:
     if not isinstance(data, dict):
         raise ValueError(f"{at}: expected an object, not {type(data).__name__}")
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     values = {}
     for f in dataclasses.fields(kind):
         if f.name in data:

@@ -11,7 +11,7 @@ from remote.watching.stamps import Stamps, find_moment, first_time, read_stamps
 from remote.watching.tail import BACKLOG_BYTES, Tail
 
 PAST_BYTES = 32 * 1024 * 1024
-"""Read back of one log at most: some 15 hours of a busy server."""
+"""Read back of one log at most: about a day of a busy server."""
 WARM_S = 60.0
 """Lines of so long before the first moment are read too: rates and rhythms need them."""
 _STAMP = re.compile(r"(?:\([^()]*\) )?\[(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)")

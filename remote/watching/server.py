@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -104,32 +103,33 @@ class WatchedGpu:
         """What the log said at `moment`, and nothing else. `unknown`: it said nothing of the server then."""
         log = self._log
         log.play_to(moment)
+        fresh = log.is_fresh()
         state: State = "unknown"
-        if log.is_fresh():
+        if fresh:
             state = "draining" if log.ending else "running"
         elif log.starting and not log.trouble:
             state = "loading"
-        known = GpuSample(self.server.gpu, state, retractions=log.retractions, unread=log.unread, trouble=log.trouble)
-        if not log.is_fresh():
-            return known
-        rate = log.tok_s()
-        return replace(
-            known,
+        rate = log.tok_s() if fresh else None
+        return GpuSample(
+            self.server.gpu,
+            state,
             running=log.total("#running-req"),
-            cap=log.cap,
+            cap=log.cap if fresh else None,
             queue=log.total("#queue-req"),
-            pending_tokens=log.pending_tokens(),
+            pending_tokens=log.pending_tokens() if fresh else None,
             kv_usage=_round(log.highest("full token usage", "token usage"), 4),
             mamba_usage=_round(log.highest("mamba usage"), 4),
             tok_s=_round(rate, 2),
             tok_s_source="" if rate is None else "log",
             accept_len=_round(log.highest("accept len"), 2),
-            decode_age_s=log.age_s(log.decode_at),
-            slots=log.slots,
+            retractions=log.retractions,
+            unread=log.unread,
+            decode_age_s=log.age_s(log.decode_at) if fresh else None,
+            trouble=log.trouble,
+            slots=log.slots if fresh else None,
             graph=log.graph,
-            still_s=log.age_s(log.moved_at),
+            still_s=log.age_s(log.moved_at) if fresh else None,
             kv_tokens=log.total("#full token", "#token"),
-            prefill_share=_round(log.prefill_share(), 4),
         )
 
     def end_past(self) -> None:

@@ -52,6 +52,7 @@ class ServerLog:
         self._first = True
         self._past: PastLines | None = None
         self._moment: float | None = None
+        self._fresh_then: list[Event] | None = None
         self.slots: int | None = None
 
     def update(self) -> None:
@@ -75,7 +76,7 @@ class ServerLog:
 
     def play_to(self, moment: float) -> None:
         """Take the lines up to `moment`; from then on the log says what it said then."""
-        self._moment = moment
+        self._moment, self._fresh_then = moment, None
         if self._past is not None:
             for line in self._past.lines_to(moment):
                 self._read(line, moment, self._past.stamps)
@@ -160,9 +161,10 @@ class ServerLog:
         """Decoded tokens per second over the last RATE_WINDOW_S; None when no decode line is that young."""
         since = self._now() - max(RATE_WINDOW_S, 1.5 * self._usual())
         by_rank: dict[str, list[float]] = {}
-        for at, rank, rate in self._rates:
-            if at >= since:
-                by_rank.setdefault(rank, []).append(rate)
+        for at, rank, rate in reversed(self._rates):
+            if at < since:
+                break
+            by_rank.setdefault(rank, []).append(rate)
         return sum(sum(rates) / len(rates) for rates in by_rank.values()) if by_rank else None
 
     def is_fresh(self) -> bool:
@@ -176,8 +178,11 @@ class ServerLog:
         return time.time() if self._moment is None else self._moment
 
     def _fresh(self) -> list[Event]:
+        if self._moment is not None and self._fresh_then is not None:
+            return self._fresh_then
         limit = self._now() - max(FRESH_S, 3 * self._usual())
-        return [event for at, event in self._decode.values() if at >= limit]
+        self._fresh_then = [event for at, event in self._decode.values() if at >= limit]
+        return self._fresh_then
 
     def _usual(self) -> float:
         return max((median(rhythm) for rhythm in self._rhythm.values() if rhythm), default=0.0)

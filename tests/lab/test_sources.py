@@ -144,6 +144,7 @@ def test_metrics_loads_and_log_agree_and_each_stands_in_for_the_others(lab: Lab,
     samples = [s for s in watch(fleet, servers, is_enough) if s.time >= steady[0]]
     asking.join()
     assert len(samples) > 60
+    assert all(sample.gpus[whole].kv_tokens and sample.gpus[whole].decoded_tokens for sample in samples)
     sources = [{sample.gpus[view].tok_s_source for sample in samples} for view in range(5)]
     assert sources == [{"counter"}, {"log"}, {"counter"}, {"log"}, {"log"}]
     for view in (no_metrics, no_loads, log_only):

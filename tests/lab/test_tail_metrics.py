@@ -105,25 +105,6 @@ def test_one_call_shows_servers_gpus_and_the_job_and_leaves_nothing(lab: Lab, fl
     until(lambda: watchers(lab) == 0)
 
 
-@pytest.mark.slow
-def test_counter_and_log_agree_within_three_percent(fleet: Fleet) -> None:
-    stop_at = time.monotonic() + 60
-    rates: dict[str, float] = {}
-
-    def show(_: Host, sample: Sample) -> None:
-        gpu = sample.gpus[0]
-        if gpu.tok_s is not None and gpu.decode_age_s is not None:
-            rates[gpu.tok_s_source] = gpu.tok_s
-            assert gpu.kv_tokens
-            assert gpu.decoded_tokens
-        if len(rates) == 2 or time.monotonic() > stop_at:
-            raise EnoughError
-
-    with pytest.raises(EnoughError):
-        tail(fleet, once=False, show=show, interval_s=0.5)
-    assert rates["counter"] == pytest.approx(rates["log"], rel=0.03)
-
-
 def test_a_cut_road_is_said_and_taken_up_again(lab: Lab, fleet: Fleet) -> None:
     said: list[str] = []
     samples: list[Sample] = []

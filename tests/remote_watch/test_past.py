@@ -197,7 +197,7 @@ def test_the_past_comes_first_and_a_second_watch_goes_on_where_the_first_ended(h
     assert first[5].gpus[0] == GpuSample(
         0, state="running", running=50, cap=72, queue=3, kv_usage=0.42, mamba_usage=0.59, tok_s=1175.0,
         tok_s_source="log", graph=True, decode_age_s=age_s, still_s=age_s,
-        kv_tokens=181_000, prefill_share=0.0,
+        kv_tokens=181_000,
     )  # fmt: skip
 
 
