@@ -129,7 +129,7 @@ def docs_capacity(c: Context) -> int:
 
 @verb(help=HELP, name="pictures")
 def docs_pictures(c: Context, *, page: str = "") -> int:
-    """Record a run on the lab, and put pictures of its report page into docs/img; about seven minutes.
+    """Record a run on the lab, and put pictures of its report page and of tail-metrics into docs/img; seven minutes.
 
     Needs root. Installs chromium and Playwright where they are missing.
     Example: ./inv docs.pictures --page night.html

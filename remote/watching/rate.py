@@ -12,7 +12,7 @@ LEAST_SPAN_S = 20.0
 
 class CountedRate:
     """Looks of one server, `interval_s` apart. A window never reaches over a restart, nor back into idle time: a load
-    begins at the first look with a request running."""
+    begins at the first look with a request running. One thread takes the looks, any may ask for the rate."""
 
     def __init__(self, interval_s: float) -> None:
         self._window_s, self._least_span_s = max(WINDOW_S, 6 * interval_s), max(LEAST_SPAN_S, 3 * interval_s)
@@ -39,10 +39,10 @@ class CountedRate:
 
         A fit, since a server renews its counter only every few dozen steps. None until LEAST_SPAN_S were seen.
         """
-        if not self._counts:
+        seen = tuple(self._counts)
+        if not seen:
             return None
-        since = self._counts[-1][0] - self._window_s
-        counts = [count for count in self._counts if count[0] >= since]
+        counts = [count for count in seen if count[0] >= seen[-1][0] - self._window_s]
         if len(counts) < 4 or counts[-1][0] - counts[0][0] < self._least_span_s:
             return None
         mean_t, mean_n = fmean(t for t, _ in counts), fmean(n for _, n in counts)

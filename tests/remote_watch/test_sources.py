@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -432,3 +433,25 @@ def test_a_counters_rate_outlives_a_look_between_two_requests_and_ends_with_the_
     rate.take(32, 100.0, 1)
     rate.forget()
     assert not rate.take(34, 200.0, 1)
+
+
+def test_a_rate_can_be_asked_while_another_thread_counts() -> None:
+    rate, stop, usual_s = CountedRate(0.05), threading.Event(), sys.getswitchinterval()
+
+    def count() -> None:
+        at = 0.0
+        while not stop.is_set():
+            at += 0.2
+            rate.take(at, 100 * at, 64)
+
+    thread = threading.Thread(target=count)
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        for _ in range(200):
+            rate.tok_s()
+    finally:
+        stop.set()
+        thread.join()
+        sys.setswitchinterval(usual_s)
+    assert rate.tok_s() == pytest.approx(100)
