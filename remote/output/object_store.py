@@ -29,6 +29,14 @@ class StoreError(Exception):
     """An object couldn't be put or isn't what was sent: one line. Worth another try later."""
 
 
+class WrongObjectError(ValueError):
+    """Something else has a shard's name."""
+
+
+class ShardError(StoreError):
+    """The shard or what stands in its place is wrong, not the store: others may go up meanwhile."""
+
+
 class Store:
     """`url`: s3://BUCKET/PREFIX, gs://, az://, or a directory. Credentials come from the environment or the machine.
     StoreError when it can't be opened."""
@@ -53,28 +61,29 @@ class Store:
             raise StoreError(f"{self.url}/{CLAIM_FILE}: {_first_line(error)}") from None
 
     def put(self, path: Path, size: int, sha256: str) -> None:
-        """Puts a closed file under its own name, and checks it there. StoreError, also when another object has that
-        name or the file isn't of `size` and `sha256`. An object appears whole or not at all."""
+        """Puts a closed file under its own name, and checks it there. ShardError when another object has that name or
+        the file isn't of `size` and `sha256`, else StoreError. An object appears whole or not at all."""
         try:
             if self._objects.head(path.name) is None:
                 self._objects.put(path, sha256)
             self._check(path, size, sha256)
         except self._errors as error:
-            raise StoreError(f"{self.url}/{path.name}: {_first_line(error)}") from None
+            kind = ShardError if isinstance(error, (WrongObjectError, ChangedError)) else StoreError
+            raise kind(f"{self.url}/{path.name}: {_first_line(error)}") from None
 
     def _check(self, path: Path, size: int, sha256: str) -> None:
         found = self._objects.head(path.name)
         if found is None:
             raise ValueError("it was put, but isn't there")
         if found.size != size:
-            raise ValueError(f"another object of {found.size} bytes has this name; name another --object-store")
+            raise WrongObjectError(f"another object of {found.size} bytes has this name; name another --object-store")
         if _same_md5(found, path, sha256):
             return
         digest = hashlib.sha256()
         for block in self._objects.read(path.name):
             digest.update(block)
         if digest.hexdigest() != sha256:
-            raise ValueError("its sha256 isn't the shard's; remove the object, or name another --object-store")
+            raise WrongObjectError("its sha256 isn't the shard's; remove the object, or name another --object-store")
 
 
 def _objects(url: str) -> Objects:

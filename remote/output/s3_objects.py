@@ -25,7 +25,8 @@ class S3Objects:
         session = load_package("botocore.session", "--object-store").get_session()
         config = load_package("botocore.config", "--object-store").Config
         exceptions = load_package("botocore.exceptions", "--object-store")
-        self.errors: tuple[type[Exception], ...] = (exceptions.BotoCoreError, exceptions.ClientError)
+        garbled = load_package("botocore.parsers", "--object-store").ResponseParserError
+        self.errors: tuple[type[Exception], ...] = (exceptions.BotoCoreError, exceptions.ClientError, garbled)
         self._refused = exceptions.ClientError
         self._failures = (*self.errors, OSError, ChangedError)
         parts = urlsplit(url)

@@ -17,7 +17,7 @@ from remote.output.done_file import done_lines
 from remote.output.index_set import IndexSet
 from remote.output.jsonl import cut_torn_line, repair_lines
 from remote.output.ledger import utc_now
-from remote.output.object_store import Store, StoreError
+from remote.output.object_store import ShardError, Store, StoreError
 from remote.output.shards import Closed, observe_manifest, observe_shard, shard_number
 from remote.output.uploads_file import UPLOADED_FILE, Uploaded, observe_uploads
 
@@ -51,6 +51,7 @@ class Uploader:
         self._say = say
         self._owner = owner
         self._claimed = False
+        self._wrong: set[str] = set()
         self._first_shard = first_shard
         self._delete_local = delete_local
         repair_lines(output / UPLOADS_FILE)
@@ -86,22 +87,36 @@ class Uploader:
         self._thread.join(timeout_s)
 
     def _work(self) -> None:
+        try:
+            self._send_all()
+        finally:
+            if not self._stopping.is_set():
+                self.trouble = "uploads ended by an error; the next run goes on with them"
+
+    def _send_all(self) -> None:
         wait_s = _FIRST_WAIT_S
         while not self._stopping.is_set():
             waiting = self._look()
             if not waiting:
                 self._stopping.wait(_POLL_S)
                 continue
+            entry = min(waiting, key=self._turn)
             try:
                 self._claim()
-                self._send(min(waiting, key=lambda entry: (self._is_sent(entry), shard_number(entry.shard))))
+                self._send(entry)
                 wait_s = _FIRST_WAIT_S
             except (StoreError, OSError) as error:
                 if not self.trouble:
                     self._say(f"not uploaded, tried again: {error}")
                 self.trouble = str(error)
+                if isinstance(error, ShardError):
+                    self._wrong.add(entry.shard)
                 self._stopping.wait(wait_s)
                 wait_s = min(_MAX_WAIT_S, wait_s * 2)
+
+    def _turn(self, entry: Closed) -> tuple[bool, bool, int]:
+        """What can't be sent as it stands waits behind the others, and removals behind uploads."""
+        return entry.shard in self._wrong, self._is_sent(entry), shard_number(entry.shard)
 
     def _look(self) -> list[Closed]:
         """The closed shards that wait, to be sent or removed; the manifest is read when it has grown."""
@@ -137,7 +152,8 @@ class Uploader:
             self._sent[entry.shard] = sent
         if self._delete_local:
             self._remove(path)
-        if self.trouble:
+        self._wrong.discard(entry.shard)
+        if self.trouble and not self._wrong:
             self._say(f"uploads go on: {entry.shard}")
             self.trouble = ""
 

@@ -18,6 +18,7 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 from remote.output.object_store import CLAIM_FILE
 
 _SIGNED = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
+_GARBLED = "<html><body>A proxy says %s<br></body>"
 _ERROR = '<?xml version="1.0"?><Error><Code>%s</Code><Message>A fault of the test.</Message></Error>'
 
 
@@ -25,8 +26,8 @@ _ERROR = '<?xml version="1.0"?><Error><Code>%s</Code><Message>A fault of the tes
 class S3:
     """`faults` are used up one a PUT or part: 503, slow, reset, an error's code (403), or none; `puts` counts them all.
     `denied` is the code that everything is refused with. `complete_faults` are used up one a completion, as a 200 with
-    that code. With `encrypted` an ETag is no MD5, as under SSE-KMS. It passes for GCS too, whose XML requests are S3's
-    but for the token, and the header of a put that must not write over anything.
+    that code, or with no XML (garbled). With `encrypted` an ETag is no MD5, as under SSE-KMS. It passes for GCS too,
+    whose XML requests are S3's but for the token, and the header of a put that must not write over anything.
     """
 
     url: str = ""
@@ -92,7 +93,8 @@ class _Faulty:
         if s3.denied:
             return _answer(start, "403 Forbidden", "" if method == "HEAD" else s3.denied)
         if method == "POST" and "uploadId=" in environ["QUERY_STRING"] and s3.complete_faults:
-            return _answer(start, "200 OK", s3.complete_faults.pop(0))
+            fault = s3.complete_faults.pop(0)
+            return _answer(start, "200 OK", fault, _GARBLED if fault == "garbled" else _ERROR)
         begin = self._encrypting(start) if s3.encrypted and method == "HEAD" else start
         answer: Iterable[bytes] = self._app(environ, begin)
         return answer
@@ -105,8 +107,8 @@ class _Faulty:
         return begin
 
 
-def _answer(start: Callable[..., Any], status: str, code: str = "") -> list[bytes]:
-    body = (_ERROR % code).encode() if code else b""
+def _answer(start: Callable[..., Any], status: str, code: str = "", text: str = _ERROR) -> list[bytes]:
+    body = (text % code).encode() if code else b""
     start(status, [("Content-Length", str(len(body)))])
     return [body]
 

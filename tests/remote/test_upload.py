@@ -114,7 +114,7 @@ def _upload(output: Path, url: str = URL, *, delete_local: bool = False) -> Uplo
     return uploader
 
 
-@pytest.mark.parametrize("faults", [[], ["503"], ["503", "503"], ["slow"], ["reset"]])
+@pytest.mark.parametrize("faults", [[], ["503", "503"], ["slow"], ["reset"]])
 def test_a_shard_is_put_and_verified_whatever_the_endpoint_does_first(
     tmp_path: Path, s3: S3, library: str, faults: list[str]
 ) -> None:
@@ -151,14 +151,14 @@ def test_every_kind_of_place_takes_a_shard_whole(tmp_path: Path, s3: S3, place: 
 
 
 @pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize("code", ["InternalError", "SlowDown"])
+@pytest.mark.parametrize("code", ["InternalError", "garbled"])
 def test_a_completion_that_fails_inside_a_200_is_no_success(tmp_path: Path, s3: S3, library: str, code: str) -> None:
     path = _shard(tmp_path, 2 * PART + 1)
     s3.complete_faults = [code] * 20
-    with pytest.raises(StoreError, match=rf"completions-00000\.jsonl: .*{code}"):
+    with pytest.raises(StoreError, match=rf"completions-00000\.jsonl: .*({code}|\(500\)|invalid multipart)"):
         _put(path)
     assert s3.objects() == {}
-    s3.complete_faults, s3.puts = [code], 0
+    s3.complete_faults, s3.puts = [code] * (code != "garbled"), 0
     _put(path)
     assert s3.objects() == {NAME: path.read_bytes()}
     if library == "botocore":
@@ -336,6 +336,27 @@ def test_credentials_that_expire_are_waited_for_and_nothing_is_sent_twice(tmp_pa
     puts = s3.puts
     again = Uploader(tmp_path, Store(URL), said.append)
     assert (again.left, again.shards, s3.puts) == (0, 2, puts)
+
+
+def test_a_shard_that_is_wrong_here_or_there_holds_up_no_other(tmp_path: Path) -> None:
+    output, store = tmp_path / "out", tmp_path / "store"
+    for folder in (output, store):
+        folder.mkdir()
+    _commit(output, 4)
+    (store / "completions-00000.jsonl").write_bytes(b"another")
+    changed = output / "completions-00001.jsonl"
+    good = changed.read_bytes()
+    changed.write_bytes(good.replace(b"whole", b"WHOLE"))
+    uploader = Uploader(output, Store(str(store)), lambda text: None)
+    uploader.start()
+    wait_until(lambda: uploader.shards == 2, "the others")
+    assert uploader.trouble
+    (store / "completions-00000.jsonl").unlink()
+    changed.write_bytes(good)
+    wait_until(lambda: uploader.left == 0, "all")
+    wait_until(lambda: not uploader.trouble, "no trouble")
+    uploader.stop(10)
+    assert uploader.shards == 4
 
 
 @pytest.mark.parametrize("file", ["uploads.jsonl", UPLOADED_FILE])
