@@ -437,9 +437,11 @@ def test_a_counters_rate_outlives_a_look_between_two_requests_and_ends_with_the_
 
 def test_a_rate_can_be_asked_while_another_thread_counts() -> None:
     rate, stop, usual_s = CountedRate(0.05), threading.Event(), sys.getswitchinterval()
+    for look in range(200):
+        rate.take(0.2 * look, 20.0 * look, 64)
 
     def count() -> None:
-        at = 0.0
+        at = 40.0
         while not stop.is_set():
             at += 0.2
             rate.take(at, 100 * at, 64)
