@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rackhand.arguments import FlagValue
+from rackhand.diagnose import Verdict
 from rackhand.report import Comparison
 
 GPUS = 8
@@ -46,12 +47,14 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """`settings` are restart-servers' --set; none: the inventory's. `reported` None: the report has no such run."""
+    """`settings` are restart-servers' --set; none: the inventory's. `reported` None: the report has no such run.
+    `diagnosis`: stage and name of each verdict that there must be, and words of it; no other may be there."""
 
     name: str
     concurrency: int | Literal["auto"]
     settings: Mapping[str, FlagValue]
     reported: Reported | None
+    diagnosis: tuple[tuple[Literal["now", "next"], str, str], ...]
 
 
 PHASES = (
@@ -60,6 +63,10 @@ PHASES = (
         concurrency=32,
         settings={},
         reported=Reported(32, 670, 5360, "32 / 37", "650-680", "5,360", "1.7", "0.20-0.21", "0.61", "15.6 %"),
+        diagnosis=(
+            ("now", "client-bound", "5 slots per GPU stand empty"),
+            ("next", "state-bound", "cap 37 = 187 state slots // 5"),
+        ),
     ),
     Phase(
         name="after",
@@ -71,8 +78,18 @@ PHASES = (
             "chunked-prefill-size": 8192,
         },
         reported=Reported(64, 1175, 9400, "64 / 72", "1,155-1,196", "9,400", "2.9", "0.36-0.49", "0.59", "37.6 %"),
+        diagnosis=(
+            ("now", "client-bound", "8 slots per GPU stand empty"),
+            ("next", "state-bound", "cap 72 = 218 state slots // 3"),
+        ),
     ),
-    Phase(name="auto", concurrency="auto", settings={}, reported=None),
+    Phase(
+        name="auto",
+        concurrency="auto",
+        settings={},
+        reported=None,
+        diagnosis=(("now", "state-bound", "cap 72 = 218 state slots // 3"),),
+    ),
 )
 
 
@@ -90,9 +107,27 @@ class Measured:
     mamba_usage: float | None
     completed: int
     settled: bool
+    verdicts: tuple[Verdict, ...]
 
     def missed(self) -> list[str]:
-        """The bars that this phase misses, each as a line; empty when it has none or meets them."""
+        """The bars that this phase misses, each as a line; empty when it meets them."""
+        return [*self._missed_figures(), *self._missed_diagnosis()]
+
+    def told(self) -> list[str]:
+        """A line for each verdict."""
+        lines = ("; ".join((f"{v.stage.upper()} {v.name}: {v.says}", *v.evidence[:1])) for v in self.verdicts)
+        return [f"{self.phase.name}: {line}" for line in lines]
+
+    def _missed_diagnosis(self) -> list[str]:
+        wanted, told = self.phase.diagnosis, self.told()
+        found = [(verdict.stage, verdict.name) for verdict in self.verdicts]
+        whole = all(any(words in line for line in told) for _, _, words in wanted)
+        if whole and found == [(stage, name) for stage, name, _ in wanted]:
+            return []
+        names = ", ".join(f"{name} ({stage}: {words})" for stage, name, words in wanted)
+        return [f"{self.phase.name}: the diagnosis isn't {names}, but: {' | '.join(told) or 'nothing'}"]
+
+    def _missed_figures(self) -> list[str]:
         reported = self.phase.reported
         if reported is None:
             return []
@@ -128,6 +163,7 @@ class Measured:
             "tok_s_per_gpu": round(self.tok_s_per_gpu, 1),
             "tok_s_total": round(self.tok_s_total, 1),
             "completed": self.completed,
+            "diagnosis": self.told(),
         }
 
 

@@ -111,7 +111,7 @@ def _play(stage: Stage, phase: Phase, output: Path) -> Measured:
     before = len(done_indices(output))
     say("demo", f"{phase.name}: resume --concurrency {phase.concurrency}")
     stage.resume(phase.concurrency)
-    means, settled = stage.await_settled(phase)
+    means, found, settled = stage.await_settled(phase)
     if phase is PHASES[-1]:
         say("demo", f"{phase.name}: until every prompt is done")
         stage.await_done()
@@ -120,7 +120,7 @@ def _play(stage: Stage, phase: Phase, output: Path) -> Measured:
         stage.stop_job()
     if means.cap_per_gpu is None or means.running_per_gpu is None or means.tok_s_per_gpu is None:
         raise RemoteError(f"{phase.name}: nothing to be seen of running requests, cap or token rate")
-    return Measured(
+    measured = Measured(
         phase,
         cap_per_gpu=means.cap_per_gpu,
         running_per_gpu=means.running_per_gpu,
@@ -131,7 +131,11 @@ def _play(stage: Stage, phase: Phase, output: Path) -> Measured:
         mamba_usage=means.mamba_usage,
         completed=len(done_indices(output)) - before,
         settled=settled,
+        verdicts=found.verdicts,
     )
+    for line in measured.told():
+        say("demo", line)
+    return measured
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from demo.figures import Phase
 from demo.settled import WINDOW_S, fullest, has_settled
 from rackhand.arguments import FlagValue
 from rackhand.contract.watch import Sample
+from rackhand.diagnose import Diagnosis, diagnose
 from rackhand.errors import RackhandError, RemoteError
 from rackhand.follow import follow_samples
 from rackhand.inventory import Fleet
@@ -59,14 +60,14 @@ class Stage:
         wish = job.Stop(self.fleet.job(), timeout_s=STOP_DEADLINE_S)
         self._settle(job.stop(self.fleet, self.fleet.hosts, wish, say=self.say))
 
-    def await_settled(self, phase: Phase) -> tuple[PhaseMeans, bool]:
-        """The means of the last seconds, and True; at the deadline, or when the prompts end, of the fullest seconds."""
+    def await_settled(self, phase: Phase) -> tuple[PhaseMeans, Diagnosis, bool]:
+        """What the last seconds show, and True; at the deadline, or when the prompts end, the fullest seconds."""
         watch = Watch(SETTLE_DEADLINE_S)
         asked = None if phase.concurrency == "auto" else phase.concurrency
         self._watch(watch, lambda: has_settled(watch.samples, asked=asked) or watch.job_status in ENDS)
-        if has_settled(watch.samples, asked=asked):
-            return phase_means(watch.samples, window_s=WINDOW_S), True
-        return phase_means(fullest(watch.samples), window_s=WINDOW_S), False
+        settled = has_settled(watch.samples, asked=asked)
+        seen = watch.samples if settled else fullest(watch.samples)
+        return phase_means(seen, window_s=WINDOW_S), diagnose(seen, window_s=WINDOW_S), settled
 
     def await_done(self) -> None:
         """Until the generator has finished every prompt. RemoteError when it didn't in time, or ended otherwise."""

@@ -22,6 +22,10 @@ NAMES = {
     "orphan": "the scheduler child outlives its parent and keeps the memory",
     "http_500": "share=0..1: this share of generation requests is answered 500",
     "slow": "factor=X: each decode step takes X times as long",
+    "throttle": "reason=thermal|hw_thermal|power_brake|power_cap factor=X (2): in nvidia-smi; steps X times as long",
+    "starved": "util=PCT: the CPU lets the GPU wait: so much GPU util, and steps take 100/PCT times as long",
+    "slow_prefill": "tok_s=N: prompts are read at N tokens/s, one batch between two decode steps, which wait meanwhile",
+    "poor_drafts": "accept_len=X: tokens a step with speculation, of a server that starts from now on",
 }
 
 
@@ -54,6 +58,13 @@ def faults_of(state_dir: Path | str, gpu: int) -> dict[str, dict[str, Any]]:
     """The faults of one GPU: name → parameters; its own go before those of all."""
     faults = read_faults(state_dir)
     return {**faults.get("all", {}), **faults.get(str(gpu), {})}
+
+
+def slowness_of(faults: dict[str, dict[str, Any]]) -> float:
+    """How many times as long a decode step takes with a GPU's faults."""
+    slow = float(faults.get("slow", {}).get("factor", 1.0))
+    throttled = float(faults["throttle"].get("factor", 2.0)) if "throttle" in faults else 1.0
+    return slow * throttled * 100 / float(faults.get("starved", {}).get("util", 100))
 
 
 def _write(state_dir: Path, faults: dict[str, dict[str, dict[str, Any]]]) -> None:

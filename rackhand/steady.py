@@ -7,6 +7,7 @@ the running requests climb (or the rate climbs with as many running), it is ramp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -97,14 +98,22 @@ def completed_of(sample: Sample) -> int | None:
 
 def relative_change(points: Sequence[tuple[float, float]]) -> float:
     """How much the fitted line rises from the first to the last point, as a share of the mean."""
+    return relative_trend(points)[0]
+
+
+def relative_trend(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """`relative_change` and its standard error, by the points' distances from the line."""
     count = len(points)
     mean_x = sum(x for x, _ in points) / count
     mean_y = sum(y for _, y in points) / count
     spread = sum((x - mean_x) ** 2 for x, _ in points)
     if not spread or not mean_y:
-        return 0.0
+        return 0.0, 0.0
     slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
-    return slope * (points[-1][0] - points[0][0]) / mean_y
+    off = sum((y - mean_y - slope * (x - mean_x)) ** 2 for x, y in points)
+    error = math.sqrt(off / (count - 2) / spread) if count > 2 else 0.0
+    scale = (points[-1][0] - points[0][0]) / mean_y
+    return slope * scale, error * scale
 
 
 def _mean_of(window: Sequence[Sample], read: Callable[[GpuSample], float | None]) -> float | None:

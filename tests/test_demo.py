@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
@@ -13,6 +14,7 @@ from demo.ledger import check_ledger
 from demo.prompts import rows, write_prompts
 from demo.settled import fullest, has_settled
 from rackhand.contract.watch import GpuSample, Sample
+from rackhand.diagnose import Verdict
 
 
 def test_prompts_are_the_same_every_time_and_have_three_shapes(tmp_path: Path) -> None:
@@ -98,7 +100,11 @@ def test_the_ledger_is_held_against_its_records(
     assert (found.lost, found.twice) == lost_and_twice
 
 
-def measured(number: int, **changes: float) -> Measured:
+def verdict(stage: Literal["now", "next"], name: str, words: str) -> Verdict:
+    return Verdict(name, stage, tuple(range(8)), "it says", (words,), (), "high", ())
+
+
+def measured(number: int, **changes: Any) -> Measured:
     base = Measured(
         PHASES[number],
         cap_per_gpu=37,
@@ -110,6 +116,7 @@ def measured(number: int, **changes: float) -> Measured:
         mamba_usage=None,
         completed=700,
         settled=True,
+        verdicts=tuple(verdict(stage, name, words) for stage, name, words in PHASES[number].diagnosis),
     )
     return replace(base, **changes)
 
@@ -121,6 +128,16 @@ def test_the_bars_are_ten_percent_of_the_report() -> None:
     assert line == "before: running per GPU 35 is not within 10% of the report's 32"
     assert len(measured(1).missed()) == 3
     assert measured(2, running_per_gpu=1).missed() == []
+
+
+def test_another_diagnosis_than_the_reports_misses_the_bar() -> None:
+    client, state = measured(0).verdicts
+    assert measured(0).told()[1] == "before: NEXT state-bound: it says; cap 37 = 187 state slots // 5"
+    for other in ((client,), (state, client), (client, state, state), (client, replace(state, evidence=("cap 37",)))):
+        (line,) = measured(0, verdicts=other).missed()
+        assert line.startswith(
+            "before: the diagnosis isn't client-bound (now: 5 slots per GPU stand empty), state-bound"
+        )
 
 
 def test_the_table_has_the_report_beside_every_figure_that_it_gives() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ import pytest
 
 from rackhand.contract import from_json
 from rackhand.contract.watch import GpuSample, HostSample, JobSample, Sample
-from rackhand.diagnose import RULES, diagnose
+from rackhand.diagnose import RULES, Diagnosis, diagnose
 from rackhand.diagnose.rule import If
 
 CASES = sorted((Path(__file__).parent / "diagnose").glob("*.json"))
+RECORDED = sorted((Path(__file__).parent / "diagnose/lab").glob("*.json"))
+"""What the runs of tests/lab/test_verdicts.py showed: RACKHAND_KEEP_SAMPLES=tests/diagnose/lab writes them anew."""
+HEALTHY = frozenset({"idle", "state-bound"})
 GPUS = 8
 
 
@@ -23,16 +27,16 @@ def samples_of(case: dict[str, Any]) -> list[Sample]:
     seconds, interval_s = case.get("seconds", 30), 2
     count = int(seconds / interval_s) + 1
     jobs = (JobSample("j", "/o", case["progress"], case.get("progress_age_s", 0.5)),) if "progress" in case else ()
-    return [
-        Sample(
-            100.0 + n * interval_s,
-            n,
-            tuple(_gpu(case, gpu, n / max(1, count - 1)) for gpu in range(GPUS)),
-            jobs,
-            host=from_json(HostSample, case.get("host", {})),
-        )
-        for n in range(count)
-    ]
+    host = from_json(HostSample, case.get("host", {}))
+    shares = [n / max(1, count - 1) if "to" in case else 0.0 for n in range(count)]
+    gpus = {share: tuple(_gpu(case, gpu, share) for gpu in range(GPUS)) for share in set(shares)}
+    return [Sample(100.0 + n * interval_s, n, gpus[share], jobs, host=host) for n, share in enumerate(shares)]
+
+
+@cache
+def case_of(path: Path) -> tuple[dict[str, Any], Diagnosis]:
+    case = json.loads(path.read_text())
+    return case, diagnose(samples_of(case))
 
 
 def _gpu(case: dict[str, Any], gpu: int, share: float) -> GpuSample:
@@ -44,8 +48,7 @@ def _gpu(case: dict[str, Any], gpu: int, share: float) -> GpuSample:
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_these_figures_give_these_verdicts_and_no_other(path: Path) -> None:
-    case = json.loads(path.read_text())
-    found = diagnose(samples_of(case))
+    case, found = case_of(path)
     assert found.course == case["course"]
     told = [[v.name, v.stage, v.confidence, list(v.gpus)] for v in found.verdicts]
     everyone = list(range(GPUS))
@@ -55,6 +58,27 @@ def test_these_figures_give_these_verdicts_and_no_other(path: Path) -> None:
         assert words in text
 
 
+def recorded_samples(path: Path) -> tuple[dict[str, Any], list[Sample]]:
+    case = json.loads(path.read_text())
+    for row in case["samples"]:
+        row["gpus"] = [{**always, **gpu} for always, gpu in zip(case["gpus"], row["gpus"], strict=True)]
+    return case, [from_json(Sample, row) for row in case["samples"]]
+
+
+@pytest.mark.parametrize("path", [p for p in RECORDED if p.stem != "healthy"], ids=lambda path: path.stem)
+def test_what_the_lab_showed_gives_the_verdict_of_its_cause_and_no_other(path: Path) -> None:
+    case, samples = recorded_samples(path)
+    found = diagnose(samples, window_s=case["window_s"])
+    assert [[v.name, v.stage, list(v.gpus)] for v in found.verdicts] == case["expect"]
+
+
+def test_a_healthy_run_from_its_first_to_its_last_request_has_no_false_verdict() -> None:
+    _, samples = recorded_samples(Path(__file__).parent / "diagnose/lab/healthy.json")
+    told = [{v.name for v in diagnose(samples[: end + 1]).now} for end in range(len(samples))]
+    assert set().union(*told) == HEALTHY
+    assert {"state-bound"} in told
+
+
 def test_every_rule_has_a_case_of_its_own() -> None:
     told = {wanted[0] for path in CASES for wanted in json.loads(path.read_text())["expect"]}
     assert told == {rule.name for rule in RULES}
@@ -62,7 +86,7 @@ def test_every_rule_has_a_case_of_its_own() -> None:
 
 def test_every_verdict_says_what_to_try_and_what_it_costs() -> None:
     for path in CASES:
-        for verdict in diagnose(samples_of(json.loads(path.read_text()))).verdicts:
+        for verdict in case_of(path)[1].verdicts:
             assert verdict.says
             assert verdict.evidence
             assert verdict.advice

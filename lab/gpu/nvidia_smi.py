@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from lab.faults import faults_of
 from lab.gpu.state import (
     DRIVER_VERSION,
     Gpu,
@@ -20,7 +21,15 @@ from lab.gpu.state import (
 
 NOT_APPLICABLE = "[N/A]"
 NOT_SUPPORTED = "[Not Supported]"
-IDLE_REASON, POWER_CAP_REASON, NO_REASON = "0x0000000000000001", "0x0000000000000004", "0x0000000000000000"
+IDLE, POWER_CAP, HW_SLOWDOWN = 0x1, 0x4, 0x8
+THROTTLES = {
+    "power_cap": POWER_CAP,
+    "thermal": 0x20,
+    "hw_thermal": HW_SLOWDOWN | 0x40,
+    "power_brake": HW_SLOWDOWN | 0x80,
+}
+"""What the fault `throttle` shows: the hardware's slowdown has a bit of its own beside its cause."""
+HOT_C = 91
 
 
 class Reading(NamedTuple):
@@ -31,6 +40,28 @@ class Reading(NamedTuple):
     free_mib: int
     running: int
     cap: int
+    faults: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def throttle(self) -> str:
+        """Why it works more slowly than it could, as the fault says; "" without one or without work."""
+        return str(self.faults.get("throttle", {}).get("reason", "")) if self.running else ""
+
+    @property
+    def reasons(self) -> int:
+        """clocks_throttle_reasons.active."""
+        if not self.running:
+            return IDLE
+        return THROTTLES.get(self.throttle, 0) | (POWER_CAP if self.load > 0.9 and not self.throttle else 0)
+
+    @property
+    def util_pct(self) -> int:
+        busy = 99 + (self.load > 0.5) if self.running else 0
+        return min(busy, round(float(self.faults.get("starved", {}).get("util", 100))))
+
+    @property
+    def temperature_c(self) -> int:
+        return HOT_C if "thermal" in self.throttle else round(31 + 36 * self.power_w / self.gpu.kind.power_limit_w)
 
     @property
     def load(self) -> float:
@@ -41,7 +72,8 @@ class Reading(NamedTuple):
         kind = self.gpu.kind
         if not self.running:
             return kind.power_idle_w + (60.0 if self.used_mib > kind.memory_idle_mib else 0.0)
-        return kind.power_limit_w * (0.82 + 0.17 * self.load)
+        share = 0.6 if self.throttle else self.util_pct / 100
+        return kind.power_limit_w * (0.82 + 0.17 * self.load) * share
 
 
 class Request(NamedTuple):
@@ -72,24 +104,21 @@ FIELDS: dict[str, tuple[str, Callable[[Reading], str]]] = {
     "memory.reserved": ("MiB", lambda r: str(r.gpu.kind.memory_reserved_mib)),
     "memory.used": ("MiB", lambda r: str(r.used_mib)),
     "memory.free": ("MiB", lambda r: str(r.free_mib)),
-    "utilization.gpu": ("%", lambda r: str(99 + (r.load > 0.5)) if r.running else "0"),
+    "utilization.gpu": ("%", lambda r: str(r.util_pct)),
     "utilization.memory": ("%", lambda r: str(round(58 + 30 * r.load)) if r.running else "0"),
     "power.draw": ("W", lambda r: f"{r.power_w:.2f}"),
     "power.draw.instant": ("W", lambda r: f"{r.power_w:.2f}"),
     "power.draw.average": ("W", lambda r: f"{r.power_w:.2f}"),
     "power.limit": ("W", lambda r: f"{r.gpu.kind.power_limit_w:.2f}"),
     "enforced.power.limit": ("W", lambda r: f"{r.gpu.kind.power_limit_w:.2f}"),
-    "temperature.gpu": ("", lambda r: str(round(31 + 36 * r.power_w / r.gpu.kind.power_limit_w))),
+    "temperature.gpu": ("", lambda r: str(r.temperature_c)),
     "temperature.memory": ("", lambda _: "N/A"),
     "fan.speed": ("%", lambda _: NOT_APPLICABLE),
     "clocks.sm": ("MHz", lambda r: "2280" if r.running else "180"),
     "clocks.mem": ("MHz", lambda r: "12481" if r.running else "405"),
-    "clocks_throttle_reasons.active": (
-        "",
-        lambda r: IDLE_REASON if not r.running else POWER_CAP_REASON if r.load > 0.9 else NO_REASON,
-    ),
-    "clocks_throttle_reasons.hw_thermal_slowdown": ("", lambda _: "Not Active"),
-    "clocks_throttle_reasons.sw_power_cap": ("", lambda r: "Active" if r.load > 0.9 else "Not Active"),
+    "clocks_throttle_reasons.active": ("", lambda r: f"0x{r.reasons:016X}"),
+    "clocks_throttle_reasons.hw_thermal_slowdown": ("", lambda r: "Active" if r.reasons & 0x40 else "Not Active"),
+    "clocks_throttle_reasons.sw_power_cap": ("", lambda r: "Active" if r.reasons & POWER_CAP else "Not Active"),
     "ecc.mode.current": ("", lambda _: "Enabled"),
     "ecc.errors.uncorrected.volatile.total": ("", lambda _: "0"),
     "retired_pages.pending": ("", lambda _: NOT_SUPPORTED),
@@ -147,7 +176,8 @@ def observe(directory: Path, chosen: tuple[str, ...]) -> list[Reading]:
     for gpu in read_gpus(directory):
         if not chosen or {str(gpu.number), gpu.uuid, gpu.pci_bus_id} & set(chosen):
             used, (running, cap) = observe_used_mib(directory, gpu), observe_activity(directory, gpu)
-            found.append(Reading(gpu, used, observe_free_mib(directory, gpu), running, cap))
+            faults = faults_of(directory, gpu.number)
+            found.append(Reading(gpu, used, observe_free_mib(directory, gpu), running, cap, faults))
     return found
 
 

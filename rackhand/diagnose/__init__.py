@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from rackhand.contract.watch import Sample
-from rackhand.diagnose.figures import LEAST_SAMPLES, gpu_figures, host_figures, mean_figures, pause_words, projected
+from rackhand.diagnose.figures import LEAST_SAMPLES, gpu_figures, host_figures, host_words, mean_figures, projected
 from rackhand.diagnose.limits import CAPS, FEEDING, MEMORY, STEPS
 from rackhand.diagnose.rule import Rule, holds, render_words
 from rackhand.diagnose.rules import BROKEN, HARDWARE
@@ -77,7 +77,7 @@ def diagnose(samples: Sequence[Sample], *, window_s: float = WINDOW_S) -> Diagno
     verdicts: list[Verdict] = []
     for rule in RULES:
         if rule in of_host:
-            verdicts.append(_verdict(rule, "now", (), figures, (), texts=pause_words(window)))
+            verdicts.append(_verdict(rule, "now", (), figures, (), texts=host_words(window)))
             continue
         hit = tuple(gpu for gpu in gpus if rule.name in met[gpu])
         if hit:

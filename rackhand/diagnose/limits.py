@@ -17,6 +17,8 @@ from rackhand.diagnose.rules import (
 )
 
 _LOAD = "{running:.1f} running of {cap:.0f}, queue {queue:.1f}"
+_AT_FULL_KV = frozenset({"state-bound", "flag-bound", "cap-bound", "prefill-bound", "client-bound", "client-slow"})
+"""What says nothing while the KV pool holds requests back."""
 _USAGE = "KV usage {kv:.2f}, mamba usage {mamba:.2f}"
 _KV = "KV usage {kv:.2f}"
 _FP8_KV = Change(
@@ -44,7 +46,7 @@ MEMORY = (
         says="requests are thrown out again and again: {retractions:.0f} retractions in {seconds:.0f} s",
         evidence=("{retractions_per_min:.0f} retractions a minute", _KV, _LOAD),
         changes=(_CONSERVATIVE, _FP8_KV, _MORE_KV),
-        hides=frozenset({"client-bound", "client-slow"}),
+        hides=_AT_FULL_KV | {"kv-bound"},
     ),
     Rule(
         name="kv-bound",
@@ -58,7 +60,7 @@ MEMORY = (
         says="the KV pool is full",
         evidence=(_KV, "{retractions:.0f} retractions in {seconds:.0f} s", _LOAD),
         changes=(_FP8_KV, _MORE_KV, _CONSERVATIVE),
-        hides=frozenset({"state-bound", "flag-bound", "cap-bound", "prefill-bound", "client-bound", "client-slow"}),
+        hides=_AT_FULL_KV,
     ),
 )
 
@@ -113,9 +115,9 @@ STEPS = (
 FEEDING = (
     Rule(
         name="client-slow",
-        when=((LIVE, SETTLED, NO_QUEUE, NOT_FULL, If("sent", ">=", "cap"), If("in_flight_share", "<", 0.9)),),
+        when=((LIVE, SETTLED, NO_QUEUE, NOT_FULL, If("client_lags", ">=", 1)),),
         says="the generator can't keep up: {empty:.0f} slots per GPU stand empty though it may send {sent:.0f}",
-        evidence=(_LOAD, "{in_flight_share:.0%} of the requests that the generator may have in flight are in flight"),
+        evidence=(_LOAD, "{arrived_share:.0%} of the requests that the generator may send are at the server"),
         changes=(
             Change(
                 "look at the generator: its log, its CPU, its disk; several hosts' servers want several generators",
@@ -123,13 +125,22 @@ FEEDING = (
                 RESUME,
             ),
         ),
-        hides=frozenset({"client-bound"}),
     ),
     Rule(
         name="client-bound",
-        when=((LIVE, SETTLED, NO_QUEUE, NOT_FULL, If("running", ">", 0), If("draining", "<", 1)),),
+        when=(
+            (
+                LIVE,
+                SETTLED,
+                NO_QUEUE,
+                NOT_FULL,
+                If("running", ">", 0),
+                If("draining", "<", 1),
+                If("client_lags", "<", 1),
+            ),
+        ),
         sure=(
-            (If("sent", "<", "cap"), If("in_flight_share", ">=", 0.9)),
+            (If("sent", "<", "cap"), If("arrived_share", ">=", 0.9)),
             (If("queue_max", "<=", 0), If("seconds", ">=", 20)),
         ),
         says="the client sends too little: {empty:.0f} slots per GPU stand empty",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rackhand.diagnose.figures import STILL_S
 from rackhand.diagnose.rule import Change, If, Rule
 
 FULL = 0.95
@@ -11,6 +12,8 @@ RESTART = "a restart of the servers, minutes; the generator goes on by itself"
 RESUME = "the generator starts again, seconds; servers stay as they are, nothing finished is asked again"
 LIVE = If("live", ">=", 1)
 SETTLED = If("settled", ">=", 1)
+MOST_SETTLED = If("settled", ">=", 0.5)
+"""Of a host: half of its GPUs at work. While a run starts or ends GPUs wait for requests, whatever the host does."""
 NO_QUEUE = If("queue", "<", 0.5)
 QUEUE = If("queue", ">=", 0.5)
 IS_FULL = If("fill", ">=", FULL)
@@ -43,9 +46,9 @@ BROKEN = (
     ),
     Rule(
         name="hang",
-        when=((LIVE, If("running", ">", 0), If("still_s", ">=", 20)), (If("stalled", ">=", 1),)),
+        when=((LIVE, If("running_now", ">", 0), If("still_s", ">=", STILL_S)), (If("stalled", ">=", 1),)),
         sure=((If("stalled", ">=", 1),),),
-        says="the server hangs: {running:.0f} requests in flight and nothing has moved for {still_s:.0f} s",
+        says="the server hangs: {running_now:.0f} requests in flight and nothing has moved for {still_s:.0f} s",
         evidence=("no batch line and no token counted for {still_s:.0f} s", "{tok_s:.0f} tok/s now"),
         changes=(
             Change(
@@ -62,7 +65,7 @@ BROKEN = (
         when=((If("xids", ">=", 1),),),
         sure=((If("xids", ">=", 1),),),
         says="the driver reports GPU faults (Xid)",
-        evidence=("{xids:.0f} Xid lines in the kernel log",),
+        evidence=("{xids:.0f} Xid lines in the kernel log: {xid_lines}",),
         changes=(Change("look at the Xid in NVIDIA's list; reset or replace the GPU", "", "the GPU's servers"),),
     ),
     Rule(
@@ -144,17 +147,17 @@ HARDWARE = (
         name="disk-bound",
         scope="host",
         when=(
-            (If("iowait_pct", ">=", 20), If("util_pct", "<", 80)),
-            (If("iowait_pct", ">=", 20), If("in_flight_share", "<", 0.9)),
-            (If("io_pressure_pct", ">=", 30), If("util_pct", "<", 80)),
-            (If("io_pressure_pct", ">=", 30), If("in_flight_share", "<", 0.9)),
+            (MOST_SETTLED, If("iowait_pct", ">=", 20), If("util_pct", "<", 80)),
+            (MOST_SETTLED, If("iowait_pct", ">=", 20), If("arrived_share", "<", 0.9)),
+            (MOST_SETTLED, If("io_pressure_pct", ">=", 30), If("util_pct", "<", 80)),
+            (MOST_SETTLED, If("io_pressure_pct", ">=", 30), If("arrived_share", "<", 0.9)),
         ),
         says="the disk holds things up",
         evidence=(
             "the CPUs wait for the disk {iowait_pct:.0f} % of the time",
             "all work stood for I/O {io_pressure_pct:.0f} % of the last 10 s",
             "GPU util {util_pct:.0f} %",
-            "{in_flight_share:.0%} of the slots that the generator may use are in use",
+            "{arrived_share:.0%} of the requests that the generator may send are at the servers",
         ),
         changes=(
             Change(
@@ -163,13 +166,14 @@ HARDWARE = (
                 "a new output directory (resume --new), or another program's time",
             ),
         ),
+        hides=frozenset({"client-slow"}),
     ),
     Rule(
         name="cpu-bound",
         scope="host",
         when=(
-            (If("cpu_pct", ">=", 90), If("util_pct", "<", 90), If("running", ">", 0)),
-            (If("cpu_pressure_pct", ">=", 40), If("util_pct", "<", 90), If("running", ">", 0)),
+            (MOST_SETTLED, If("cpu_pct", ">=", 90), If("util_pct", "<", 90)),
+            (MOST_SETTLED, If("cpu_pressure_pct", ">=", 40), If("util_pct", "<", 90)),
         ),
         sure=((If("cpu_pct", ">=", 90), If("util_pct", "<", 75)),),
         says="the host's CPUs hold things up",
@@ -184,5 +188,6 @@ HARDWARE = (
                 "cores of the host",
             ),
         ),
+        hides=frozenset({"client-slow"}),
     ),
 )

@@ -118,6 +118,25 @@ def test_a_claim_of_an_earlier_process_with_the_same_pid_does_not_count(gpus: Pa
     await_used(gpus, [4, 4])
 
 
+@pytest.mark.parametrize(
+    ("fault", "params", "figures"),
+    [
+        ("throttle", {"reason": "hw_thermal"}, "0x0000000000000048, 91, 100"),
+        ("throttle", {"reason": "power_brake"}, "0x0000000000000088, 52, 100"),
+        ("starved", {"util": 60}, "0x0000000000000004, 52, 60"),
+    ],
+)
+def test_a_fault_shows_in_nvidia_smi_while_the_gpu_works(
+    gpus: Path, capsys: pytest.CaptureFixture[str], fault: str, params: dict[str, object], figures: str
+) -> None:
+    fields = "clocks_throttle_reasons.active,temperature.gpu,utilization.gpu"
+    query = (f"--query-gpu={fields}", "--format=csv,noheader,nounits", "-i", "1")
+    faults.set_fault(gpus, 1, fault, **params)
+    assert smi(capsys, *query) == (0, ["0x0000000000000001, 33, 0"])
+    state.put_activity(gpus, state.read_gpus(gpus)[1].uuid, 8, 8)
+    assert smi(capsys, *query) == (0, [figures])
+
+
 def test_a_fault_of_one_gpu_goes_before_that_of_all(tmp_path: Path) -> None:
     faults.set_fault(tmp_path, None, "slow", factor=2)
     faults.set_fault(tmp_path, 1, "slow", factor=5)

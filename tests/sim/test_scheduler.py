@@ -137,6 +137,21 @@ def test_a_frozen_scheduler_makes_nothing_until_it_thaws() -> None:
     drive(work)
 
 
+def test_slow_prompts_keep_slots_free_while_others_wait() -> None:
+    async def work(make: Callable[..., Scheduler], recorder: Recorder) -> None:
+        scheduler = make()
+        scheduler.set_pace(frozen=False, slowness=1.0, prefill_tok_s=500_000)
+        requests = [request(prompt_tokens=8000, tokens=3) for _ in range(6)]
+        for one in requests:
+            scheduler.submit(one)
+        assert all([await one.done for one in requests])
+
+    told = [text for text in drive(work).having("Prefill batch") if "#queue-req: 0" not in text]
+    assert all("#new-seq: 1" in text for text in told)
+    assert "#pending-token: 40000" in told[0]
+    assert max(int(text.split("#running-req: ")[1].split(",")[0]) for text in told) < 4
+
+
 def test_a_burst_above_the_queue_limit_is_refused() -> None:
     async def work(make: Callable[..., Scheduler], recorder: Recorder) -> None:
         scheduler = make(queued=1)

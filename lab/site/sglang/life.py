@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from lab.faults import faults_of
+from lab.faults import faults_of, slowness_of
 from lab.gpu import state
 from lab.gpu.kinds import step_time_s
 
@@ -111,8 +111,8 @@ class Life:
             self._faults = faults_of(self.directory, self.gpu.number)
         hang = self._faults.get("hang")
         frozen = hang is not None and self.seen >= int(hang.get("after", 0))
-        slowness = float(self._faults.get("slow", {}).get("factor", 1.0))
-        self.scheduler.set_pace(frozen=frozen, slowness=slowness)
+        prefill_tok_s = self._faults.get("slow_prefill", {}).get("tok_s")
+        self.scheduler.set_pace(frozen=frozen, slowness=slowness_of(self._faults), prefill_tok_s=prefill_tok_s)
 
     def on_sigquit(self) -> None:
         """A child failed: say so and end the whole tree."""

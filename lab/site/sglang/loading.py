@@ -186,6 +186,7 @@ class Loader:
     def _limits(self, capacity: Capacity) -> Limits:
         args = self.args
         speculation = bool(args.speculative_algorithm)
+        accept_length = float(self._faults.get("poor_drafts", {}).get("accept_len", MTP_ACCEPT_LENGTH))
         return Limits(
             running=capacity.max_running_requests,
             slots=capacity.slots,
@@ -195,7 +196,7 @@ class Loader:
             log_interval=args.decode_log_interval,
             graph_batch=0 if args.disable_cuda_graph else args.cuda_graph_max_bs,
             queued=args.max_queued_requests,
-            accept_length=min(MTP_ACCEPT_LENGTH, args.speculative_num_draft_tokens) if speculation else 1.0,
+            accept_length=min(accept_length, args.speculative_num_draft_tokens) if speculation else 1.0,
             draft_tokens=args.speculative_num_draft_tokens if speculation else 0,
         )
 

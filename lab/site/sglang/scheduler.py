@@ -2,6 +2,7 @@
 
 Between two events the number of running requests is constant, so the steps done follow from the clock. A request that
 was admitted at step s with n tokens ends at step s + ceil((n - 1) / accept length): the first token is the prefill's.
+The clock of the steps, `_at`, is ahead of now while a slow prefill lasts.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Scheduler:
         self.last_progress = time.time()
         self.frozen = False
         self.slowness = 1.0
+        self.prefill_tok_s: float | None = None
         self._step_s = step_s
         self._lines = lines
         self._on_activity = on_activity
@@ -100,11 +102,12 @@ class Scheduler:
             request.done.set_result(False)
         self._arm()
 
-    def set_pace(self, *, frozen: bool, slowness: float) -> None:
-        """Stops the steps (a hang) or makes each `slowness` times as long."""
-        if (frozen, slowness) != (self.frozen, self.slowness):
+    def set_pace(self, *, frozen: bool, slowness: float, prefill_tok_s: float | None = None) -> None:
+        """Stops the steps (a hang) or makes each `slowness` times as long; prompts are read at `prefill_tok_s`
+        tokens/s, in no time without it."""
+        if (frozen, slowness, prefill_tok_s) != (self.frozen, self.slowness, self.prefill_tok_s):
             self._advance()
-            self.frozen, self.slowness = frozen, slowness
+            self.frozen, self.slowness, self.prefill_tok_s = frozen, slowness, prefill_tok_s
             self._arm()
 
     def _pace_s(self) -> float:
@@ -117,12 +120,12 @@ class Scheduler:
             target = self._next_step()
             due_at = self._at + (target - self._step) * self._pace_s()
             if due_at > now:
-                self._count((now - self._at) / self._pace_s())
+                self._count(max(0.0, now - self._at) / self._pace_s())
                 break
             self._count(target - self._step)
             self._step, self._at = target, due_at
             self._happen()
-        self._at = now
+        self._at = max(self._at, now)
 
     def _count(self, steps: float) -> None:
         tokens = steps * len(self.running) * self.limits.accept_length
@@ -204,6 +207,9 @@ class Scheduler:
             if not batch:
                 break
             self._write_prefill_line(batch, running)
+            if self.prefill_tok_s:
+                self._at += sum(request.fresh_tokens for request in batch) / self.prefill_tok_s
+                break
         if before != len(self.running):
             self._on_activity(len(self.running))
 

@@ -103,8 +103,8 @@ def sizing_flags(args: ServerArgs) -> dict[str, FlagValue]:
     names = (
         "tp_size pp_size dp_size speculative_algorithm speculative_num_draft_tokens mamba_scheduler_strategy "
         "disable_radix_cache disable_overlap_schedule max_running_requests max_mamba_cache_size mem_fraction_static "
-        "mamba_full_memory_ratio mamba_ssm_dtype kv_cache_dtype page_size attention_backend chunked_prefill_size "
-        "cuda_graph_max_bs disable_piecewise_cuda_graph"
+        "mamba_full_memory_ratio mamba_ssm_dtype kv_cache_dtype max_total_tokens page_size attention_backend "
+        "chunked_prefill_size cuda_graph_max_bs disable_piecewise_cuda_graph"
     )
     return {name: getattr(args, name) for name in names.split()}
 
