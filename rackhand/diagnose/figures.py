@@ -18,7 +18,7 @@ SETTLED_CHANGE = 0.10
 """Running requests whose fitted line changes by less of its mean over the window are settled: no ramp, no drain. So are
 those that go up and down: they cross their mean LEAST_CROSSINGS times, and the line's rise is less than NO_TREND of its
 standard errors. One step up or down crosses once."""
-NO_TREND, LEAST_CROSSINGS = 2.0, 4
+NO_TREND, LEAST_CROSSINGS = 3.0, 4
 LEAST_SAMPLES = 4
 EQUAL_RUNNING = 0.25
 """GPUs are compared with those that run as many requests, within this share."""

@@ -134,7 +134,7 @@ FEEDING = (
                 SETTLED,
                 NO_QUEUE,
                 NOT_FULL,
-                If("running", ">", 0),
+                If("running", ">=", 0.5),
                 If("draining", "<", 1),
                 If("client_lags", "<", 1),
             ),

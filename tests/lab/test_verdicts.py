@@ -56,7 +56,7 @@ def test_what_a_client_limits_that_stands_still(bench: VerdictBench, tmp_path: P
     bench.resume(job, 8)
     with bench.watch() as watch, bench.stalling_generator(job):
         lag = [("client-slow", "now", EVERY), ("state-bound", "next", EVERY)]
-        watch.await_verdicts("client-slow", lag)
+        watch.await_verdicts("client-slow", lag, looks=1)
         bench.machine.show(iowait_pct=30, io_pressure_pct=45)
         watch.await_verdicts("disk-bound", [("disk-bound", "now", ())])
 
@@ -101,15 +101,12 @@ def test_a_whole_healthy_run_is_recorded_without_a_false_verdict(bench: VerdictB
     happenings = history(bench.fleet, environ, "whole").events
     recorded = [event.data["verdicts"] for event in happenings if event.kind == "verdict"]
     watch.keep("healthy", [], watch.samples, every=4)
-    assert [[verdict["name"] for verdict in verdicts] for verdicts in recorded] in (
-        [["state-bound"]],
-        [["idle"], ["state-bound"]],
-        [["state-bound"], ["idle"]],
-        [["idle"], ["state-bound"], ["idle"]],
-    )
+    names = [{verdict["name"] for verdict in verdicts} for verdicts in recorded]
+    assert {"state-bound"} in names
+    assert set().union(*names) <= {"idle", "state-bound"}
     for end in range(len(watch.samples)):
-        names = {verdict.name for verdict in diagnose(watch.samples[max(0, end - 60) : end + 1]).now}
-        assert names <= {"idle", "state-bound"}, (end, names)
+        found = {verdict.name for verdict in diagnose(watch.samples[max(0, end - 60) : end + 1]).now}
+        assert found <= {"idle", "state-bound"}, (end, found)
 
 
 def test_what_is_wrong_with_gpus_and_servers(bench: VerdictBench) -> None:

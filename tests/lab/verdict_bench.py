@@ -62,7 +62,7 @@ for gpu, count, prompt_tokens, tokens in json.loads(sys.argv[1]):
         threading.Thread(target=ask, args=(30000 + gpu, 4 * prompt_tokens, tokens), daemon=True).start()
 time.sleep(3600)
 """
-STALL = "while kill -STOP $1; do sleep 1.$((RANDOM % 9)); kill -CONT $1; sleep 0.3; done"
+STALL = "while kill -STOP $1; do sleep 1.$((RANDOM % 9)); kill -CONT $1; sleep 0.8; done"
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class VerdictBench:
 
     @contextlib.contextmanager
     def stalling_generator(self, job: Job) -> Iterator[None]:
-        """The job's generator gets about a seventh of its time, as one whose disk or CPU keeps it waiting."""
+        """The job's generator gets about a third of its time, as one whose disk or CPU keeps it waiting."""
         pid = json.loads((self.workspace / Path(job.output).name / "progress.json").read_text())["pid"]
         self.in_container("bash", "-c", f"setsid bash -c '{STALL}' stall {pid} </dev/null >/dev/null 2>&1 &")
         try:
@@ -237,12 +237,12 @@ class Watch:
         if self.stop.is_set():
             raise StopError
 
-    def await_verdicts(self, scene: str, wanted: Told, *, limit_s: float = 100.0) -> Diagnosis:
-        """Until a window that begins now gives `wanted` and nothing else, three looks in a row."""
+    def await_verdicts(self, scene: str, wanted: Told, *, looks: int = 3, limit_s: float = 150.0) -> Diagnosis:
+        """Until a window that begins now gives `wanted` and nothing else, so many looks in a row."""
         begin, alike = time.time(), 0
         deadline = time.monotonic() + limit_s
         found = self.found(begin)
-        while alike < 3:
+        while alike < looks:
             assert time.monotonic() < deadline, f"{scene}: {told(found)}\n{found}\n{self.report}\n{self.samples[-1:]}"
             time.sleep(1.0)
             found = self.found(begin)
