@@ -220,10 +220,10 @@ def measure_random(count: int, rounds: int) -> None:
             _end(ours.start(), CUT_S)
             rows, progress = ours.records(), ours.progress()
             empty = sum(not row["completion"] for row in rows)
-            lengths = sum(row["finish_reason"] == "length" for row in rows)
+            other = progress["failed"] - progress["rejected"]
             print(
-                f"{'ours':22} {len(rows)} rows, {empty} empty, {progress['failed']} failed, {lengths} cut by length and"
-                f" counted so, {null.times()[-1]:.1f} s"
+                f"{'ours':22} {len(rows)} rows, {empty} empty, {progress['rejected']} rejected (bad twice),"
+                f" {other} failed otherwise, {null.times()[-1]:.1f} s"
             )
 
 
