@@ -152,7 +152,7 @@ class Http(asyncio.Protocol):
         elif path == "/v1/models" and port.fault != "dead":
             self.send(200, b'{"data":[{"id":"null"}]}')
         elif path == "/health":
-            self.send(200 if port.fault is None else 503, b"")
+            self.send(200 if port.fault in (None, "hang") else 503, b"")
         elif path == "/_stats":
             top = port.seen.most_common(1)
             stats = {"requests": port.requests, "max_running": port.max_running, "running": port.running,

@@ -1,11 +1,11 @@
 """What users of other generators ran into, each with the small input that would show it here.
 
-The numbers are those of the peers' own issues. Where another test holds one already, ELSEWHERE names it.
+The numbers of issues are those of the peers' own. ROWS says which test holds which of them.
 """
 
 from __future__ import annotations
 
-import importlib
+import ast
 import json
 import os
 import re
@@ -20,43 +20,61 @@ from remote.output.ledger import Batch
 from remote.output.recovery import open_ledger
 from tests.remote.rig import ROOT, Process, Rig, nothing_lost_nothing_twice, wait_until, write_prompts
 
-ELSEWHERE = {
-    "sglang#4191: hangs while /health says 200": "test_generate_faults.test_one_bad_server_of_eight_costs_no_prompt",
-    "sglang#7357: a 400 for one prompt, and for all": (
-        "test_generate_faults.test_a_request_that_every_server_refuses_stops_the_run_with_one_message"
+ROWS = {
+    1: ("vllm#30268", "test_descriptors_and_memory_stay_flat"),
+    2: ("ray#59522", "test_an_engine_that_is_down_from_the_start_and_one_that_dies_on_the_way_end_no_job"),
+    3: ("ray PR 52634", "test_slots_stay_full_though_lengths_differ"),
+    4: ("sglang#33858", "ISSUES"),
+    5: ("sglang#4191", "ISSUES"),
+    6: ("sglang#435", "ISSUES"),
+    7: ("sglang#7357", "test_generate_faults.test_a_refused_prompt_fails_for_good_and_trips_nothing"),
+    8: ("sglang#1742", "ISSUES"),
+    10: ("olmocr#317", "test_feeding_policy.test_a_cold_server_gets_its_slots_one_by_one"),
+    11: ("olmocr#110", "ISSUES"),
+    12: ("distilabel#1065", "test_generate_life.test_kills_in_a_row_lose_nothing_and_ask_little_twice"),
+    13: ("distilabel#666", "test_bytes_written_a_record_do_not_grow_with_the_run"),
+    14: ("curator#618", "test_generate_life.test_a_second_signal_gives_requests_in_flight_back_at_once"),
+    15: (
+        "curator PR 202",
+        "test_generate_faults.test_a_bad_server_of_each_kind_beside_three_good_ones_costs_no_prompt",
     ),
-    "sglang#1742: one server gives garbage": "test_generate_faults.test_one_bad_server_of_eight_costs_no_prompt",
-    "olmocr#317: a burst at the start": "test_feeding_policy.test_a_cold_server_gets_its_slots_one_by_one",
-    "distilabel#1065: the cache can't be restored": (
-        "test_generate_life.test_kills_in_a_row_lose_nothing_and_ask_little_twice"
+    16: ("DataDesigner#525", "test_generate.test_all_prompts_are_completed_and_a_resume_asks_nothing"),
+    18: ("DataDesigner#575", "ISSUES"),
+    19: ("DataDesigner PR 526", "test_a_kill_where_the_count_is_no_multiple_of_the_shard_loses_no_row"),
+    20: ("httpx#3215", "bench/generator.py"),
+    21: ("openai-python#874", "test_descriptors_and_memory_stay_flat"),
+    22: ("vllm#39963", "ISSUES"),
+    23: ("vllm-omni#5548", "test_no_total_of_the_client_library_cuts_a_long_answer"),
+    25: ("vllm router#179", "ISSUES"),
+    26: ("tau PR 354", "ISSUES"),
+    28: (
+        "hermes-agent PR 93653",
+        "test_generate_faults.test_an_empty_completion_is_tried_twice_then_rejected_and_never_stored",
     ),
-    "datatrove#316: no state inside an input file": (
-        "test_generate_life.test_kills_in_a_row_lose_nothing_and_ask_little_twice"
+    29: ("datatrove#316", "test_generate_life.test_kills_in_a_row_lose_nothing_and_ask_little_twice"),
+    31: ("litellm#13891", "test_descriptors_and_memory_stay_flat"),
+    32: (
+        "refused for all",
+        "test_generate_faults.test_a_request_that_every_server_refuses_stops_the_run_with_one_message",
     ),
-    "curator#618: no clean stop": "test_generate_life.test_a_second_signal_gives_requests_in_flight_back_at_once",
-    "curator PR 202: 502 with HTML": (
-        "test_generate_faults.test_a_bad_server_of_each_kind_beside_three_good_ones_costs_no_prompt"
-    ),
-    "DataDesigner#525: a rerun starts a new folder": (
-        "test_generate.test_all_prompts_are_completed_and_a_resume_asks_nothing"
-    ),
-    "hermes-agent PR 93653: rejected rows come again": (
-        "test_generate_faults.test_an_empty_completion_is_tried_twice_then_rejected_and_never_stored"
-    ),
-    "BOM, CRLF, blank lines, no last newline, bad UTF-8": (
-        "test_generate.test_bad_lines_are_named_by_number_and_stop_nothing"
-    ),
-    "the file changed between runs": "test_generate_life.test_changed_prompts_sampling_or_shards_are_refused_by_name",
-    "httpx#3215: throughput collapses with many connections": "bench/generator.py",
+    33: ("BOM, CRLF, blank lines", "test_prompts.test_every_oddity_of_a_file_is_counted_and_told"),
+    34: ("the file changed", "test_generate_life.test_changed_prompts_sampling_or_shards_are_refused_by_name"),
+    35: ("duplicate ids", "test_ids_may_be_the_same_and_a_row_without_messages_is_left_out"),
 }
+"""By the row of the list of issues; from 32 on what stands below it."""
 
 
-@pytest.mark.parametrize("issue", ELSEWHERE)
-def test_an_issue_that_is_held_elsewhere_has_its_test_there(issue: str) -> None:
-    module, _, name = ELSEWHERE[issue].partition(".test_")
-    if not name:
-        return
-    assert callable(getattr(importlib.import_module(f"tests.remote.{module}"), f"test_{name}"))
+def test_every_issue_has_its_test_and_none_only_a_slow_one() -> None:
+    for issue, where in ROWS.values():
+        if where == "ISSUES":
+            assert any(name.startswith(f"{issue}:") for name in ISSUES), issue
+        elif where.startswith("bench/"):
+            assert (ROOT / where).exists()
+        else:
+            module, _, name = where.rpartition(".")
+            tree = ast.parse((Path(__file__).parent / f"{module or Path(__file__).stem}.py").read_text())
+            (test,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
+            assert "pytest.mark.slow" not in map(ast.unparse, test.decorator_list), name
 
 
 @dataclass(frozen=True)
@@ -87,7 +105,24 @@ def _each_hang_was_asked_elsewhere(rig: Rig) -> None:
     assert rig.progress()["retries"] <= 60
 
 
+def _the_hung_server_is_left_out(rig: Rig) -> None:
+    servers = rig.progress()["servers"]
+    assert servers[rig.url(0)]["completed"] == 0
+    assert rig.stats(0)["requests"] < 100
+
+
+def _each_server_has_its_own_mean(rig: Rig) -> None:
+    servers = rig.progress()["servers"]
+    assert [servers[rig.url(port)]["avg_output_tokens"] for port in range(4)] == [6, 20, 20, 20]
+
+
 ISSUES = {
+    "sglang#4191: hung, and /health says 200": Issue(
+        ("--lat", "5", "--bad", "0:hang"), ("--timeout-floor", "1"), check=_the_hung_server_is_left_out
+    ),
+    "sglang#1742: the output length of one server drifts": Issue(
+        ("--lat", "5", "--bad", "0:short"), ("--quality", '{"min_tokens": 1}'), check=_each_server_has_its_own_mean
+    ),
     "sglang#33858: some requests are never answered": Issue(
         ("--lat", "5", "--phang", "0.01"),
         ("--timeout-floor", "1", "--sampling", '{"max_tokens": 5}'),
@@ -113,7 +148,7 @@ ISSUES = {
     "tau PR 354: line separators inside a text": Issue(
         text=lambda i: f"one\u2028two\u0085three\u2029 {i} \r\f\v end", count=50
     ),
-    "duplicate ids, a 5 MB line": Issue(text=lambda i: "x" * (5 << 20) if i == 7 else "the same", count=30, ports=1),
+    "a 5 MB line": Issue(text=lambda i: "x" * (5 << 20) if i == 7 else "the same", count=30, ports=1),
 }
 
 
@@ -125,6 +160,16 @@ def test_an_issue_of_a_peer_is_none_here(tmp_path: Path, name: str) -> None:
         assert rig.generate(prompts, *issue.options) == issue.exit, rig.log
         issue.check(rig)
     nothing_lost_nothing_twice(rig.output, set(range(issue.count)) - issue.missing)
+
+
+def test_ids_may_be_the_same_and_a_row_without_messages_is_left_out(tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"id": "x", "prompt": "a"}\n' * 20 + '{"id": "x"}\n' + '{"id": 3, "prompt": "b"}\n')
+    with Rig(tmp_path, ports=1) as rig:
+        assert rig.generate(prompts) == 0
+        assert rig.progress()["input"] == {"shape": 1}
+    found = nothing_lost_nothing_twice(rig.output, {*range(20), 21})
+    assert [record["id"] for record in sorted(found, key=lambda record: record["index"])] == ["x"] * 20 + [3]
 
 
 def test_an_engine_that_is_down_from_the_start_and_one_that_dies_on_the_way_end_no_job(tmp_path: Path) -> None:
