@@ -25,6 +25,28 @@ FEATURES = {
 """Types of a record's keys. Said and not guessed, since a column may be null for the first hundred thousand rows."""
 
 
+_RECIPE = """\
+import json
+from glob import glob
+from datasets import Dataset, Features, Value
+
+TYPES = {"index": "int64", "attempts": "int64", "latency_s": "float64"}
+TEXTS = ("completion", "reasoning", "finish_reason", "model", "server", "created")
+
+
+def rows(pattern):
+    for shard in sorted(glob(pattern)):
+        with open(shard, encoding="utf-8", newline="\\n") as lines:
+            for row in map(json.loads, lines):
+                yield {key: row[key] if key in TYPES or key in TEXTS else json.dumps(row[key]) for key in row}
+
+
+pattern = "DIR/completions-*.jsonl"
+features = Features({key: Value(TYPES.get(key, "string")) for key in next(rows(pattern))})
+dataset = Dataset.from_generator(rows, features=features, gen_kwargs={"pattern": pattern})
+"""
+
+
 def render_card(keep: tuple[str, ...] = ()) -> str:
     """The card of an output whose records keep those input columns."""
     features = {**FEATURES, "extra": "json"} if keep else FEATURES
@@ -40,8 +62,13 @@ dataset_info:
   features:
 {lines}
 ---
-Completions made by rackhand, one JSON record a line. `datasets.load_dataset(DIR)` loads them; the types above need a
-version with `datasets.Json`. Closed shards stand in manifest.jsonl with their sha256.
+Completions made by rackhand, one JSON record a line. Closed shards stand in manifest.jsonl with their sha256.
+
+`datasets.load_dataset(DIR)` loads them with datasets 4.7 or later: older ones don't know the type `json`. There this
+does, with what is JSON kept as text:
+
+```python
+{_RECIPE}```
 """
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -68,6 +70,30 @@ def test_an_output_reads_as_a_table_with_the_cards_columns(tmp_path: Path, optio
         assert set(table.column_names) == set(features)
         assert table.select(schema.names).schema == schema
     assert sum(table.num_rows for table in tables) == len(records(rig.output)) == 120
+
+
+def test_the_cards_words_for_older_versions_give_every_row_with_plain_types(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replies = [Reply("a\u2028b", None, None, "stop", USAGE, "m"), Reply("", "so", [CALL], "tool_calls", USAGE, "m")]
+    for number, reply in enumerate(replies):
+        item = Item(Prompt(number, number or "x", [{"role": "user", "content": "x"}]), sent=1)
+        (tmp_path / f"completions-0000{number}.jsonl").write_bytes(record_line("http://a", item, reply, 2.0))
+
+    def from_generator(rows: Any, features: dict[str, str], gen_kwargs: dict[str, str]) -> Any:
+        return features, list(rows(**gen_kwargs))
+
+    fake = SimpleNamespace(Features=dict, Value=str, Dataset=SimpleNamespace(from_generator=from_generator))
+    monkeypatch.setitem(sys.modules, "datasets", fake)  # type: ignore[arg-type]
+    code = render_card().split("```python\n")[1].split("```")[0].replace("DIR", str(tmp_path))
+    names: dict[str, Any] = {}
+    exec(code, names)  # noqa: S102
+    features, rows = names["dataset"]
+    assert [row["index"] for row in rows] == [0, 1]
+    assert list(rows[0]) == list(features) == list(_features(render_card()))
+    kinds = {"int64": int, "float64": float, "string": str | None}
+    assert all(isinstance(row[key], kinds[kind]) for row in rows for key, kind in features.items())  # type: ignore[arg-type]
+    assert json.loads(rows[1]["tool_calls"]) == [CALL]
 
 
 def test_a_card_that_is_there_stays(tmp_path: Path) -> None:
