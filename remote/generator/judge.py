@@ -175,4 +175,4 @@ class Judge:
         active = [server for server in self.servers if server.wish == "active"]
         if self.completed == 0 and all(s.breaker.open and s.last_kind in _HOPELESS for s in active):
             errors = "; ".join(sorted({f"{server.last_error}" for server in active}))
-            raise HopelessError(f"no server takes requests: {errors}; check the API key and the servers' URLs")
+            raise HopelessError(f"no server takes requests: {errors}; check the API key, --model and the servers' URLs")

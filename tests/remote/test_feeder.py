@@ -13,7 +13,7 @@ import pytest
 from remote.generator.committer import Committer
 from remote.generator.endpoint import Load
 from remote.generator.feeder import Feeder
-from remote.generator.feeding import Feeding
+from remote.generator.feeding import Feeding, HopelessError
 from remote.generator.hedge import find_late, least_silence_s
 from remote.generator.judge import Judge
 from remote.generator.prompt_queue import Item, Queue
@@ -147,6 +147,13 @@ def test_a_server_that_comes_back_with_another_model_is_asked_for_its_name_and_n
     client = Renamed(lambda server, text: GOOD)
     tally, ledger = _run(tmp_path, client, 60, "a", model=None)
     assert (tally.completed, tally.failed, len(ledger.failed)) == (60, 0, 0)
+
+
+def test_a_model_that_no_server_has_ends_the_run_before_anything_fails(tmp_path: Path) -> None:
+    client = ScriptedClient(lambda server, text: TroubleError("prompt", "HTTP 400: The model `m` does not exist."))
+    with pytest.raises(HopelessError, match="--model"):
+        _run(tmp_path, client, 300, "a", "b")
+    assert not (tmp_path / "failures.jsonl").exists() or not (tmp_path / "failures.jsonl").stat().st_size
 
 
 def test_a_server_that_was_away_is_full_again_before_its_first_completion(
