@@ -16,8 +16,8 @@ _STAMP = re.compile(
 )
 """`[time tags] `, under Ray with `(Name pid=N, ip=A) ` before it."""
 _HEAD = re.compile(
-    r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)((?: [A-Z][A-Z_]*\d+)*)\] "
-    r"(?:(Decode|Prefill) batch(?: \[(\d{1,18})\])?[.,] |(INFO:     \d))?",
+    r"\[(20[0-9]{2}-[0-9: -]{14}(?:\.[0-9]+)?)((?: [A-Z][A-Z_]*[0-9]+)*)\] "
+    r"(?:(Decode|Prefill) batch(?: \[([0-9]{1,18})\])?[.,] |(INFO:     [0-9]))?",
 )
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\-_])")
 _BATCH = re.compile(r"(Decode|Prefill) batch(?: \[(\d{1,18})\])?[.,] ?")
@@ -41,6 +41,8 @@ _KNOWN = frozenset((
 ))  # fmt: skip
 """Names whose value must be readable. `accept len` and `input throughput` may be nan: such a field is left out."""
 _BATCH_KINDS: dict[str, Kind] = {"Decode": "decode", "Prefill": "prefill"}
+_LAST = {"Decode": "gen throughput (token/s)", "Prefill": "#new-token"}
+"""With #running-req and #queue-req it makes nearly every batch line whole."""
 _REPEATED = 5
 """Values of so many characters come again and again (usages, counts of requests); longer ones hardly ever."""
 _MOST_PARTS = 8192
@@ -61,10 +63,14 @@ def read_line(text: str) -> tuple[Event | None, int]:
     if head is not None:
         stamp, rank, batch, iteration, access = head.groups()
         if batch is not None:
-            fields = _read_pairs(text[head.end() :])
-            if _is_whole(batch, fields):
-                if iteration is not None:
-                    fields["iter"] = int(iteration)
+            try:
+                fields = dict(map(_read_pair, text[head.end() :].rstrip().split(", ")))
+            except ValueError:
+                return _read_odd_line(text)
+            fields.pop("", None)
+            if iteration is not None:
+                fields["iter"] = int(iteration)
+            if "#running-req" in fields and "#queue-req" in fields and _LAST[batch] in fields:
                 return Event(_BATCH_KINDS[batch], fields, "", stamp, rank[1:]), 0
         elif text.rfind("[20") == 0:
             if access is not None:
