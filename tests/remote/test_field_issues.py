@@ -9,6 +9,7 @@ import ast
 import json
 import os
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,12 +187,13 @@ def test_an_engine_that_is_down_from_the_start_and_one_that_dies_on_the_way_end_
 def test_slots_stay_full_though_lengths_differ(tmp_path: Path) -> None:
     """ray PR 52634: batches wait for their slowest."""
     prompts = write_prompts(tmp_path, 3000)
-    with Rig(tmp_path, "--lat", "60", "--dist", "tail", ports=2) as rig:
+    with Rig(tmp_path, "--lat", "500", "--dist", "tail", ports=2) as rig:
         process = rig.start(prompts)
         wait_until(lambda: rig.stats(0)["running"] == rig.stats(1)["running"] == 16, "full slots")
         looks = []
         while len(looks) < 40 and process.poll() is None and rig.finished() < 2000:
             looks.append(rig.stats(0)["running"] + rig.stats(1)["running"])
+            time.sleep(0.02)
         process.kill()
         process.wait()
     assert sum(looks) / len(looks) > 0.9 * 32
