@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from rackhand.contract.watch import Sample, WatchedJob, WatchedServer, WatchRequest
+from rackhand.contract.watch import LONGEST_PAST_S, Sample, WatchedJob, WatchedServer, WatchRequest
 from rackhand.errors import UsageError
 from rackhand.follow import follow_samples
 from rackhand.inventory import Fleet, Host, Job, expand
 from rackhand.plan.job import job_outputs
+from rackhand.render.words import duration
 from rackhand.report import Report
 from rackhand.scripts import log_file
 from rackhand.workflows import fleet as hosts_at_work
@@ -54,7 +56,11 @@ def tail_metrics(
         jobs = fleet.jobs_on(task.host)
         request = plan_watch(task.host, jobs, once=once, interval_s=interval_s)
         if past_s and not once:
-            request = replace(request, past_s=past_s, since=since(task.host) if since is not None else None)
+            newest = since(task.host) if since is not None else None
+            request = replace(request, past_s=past_s, since=newest)
+            away_s = 0.0 if newest is None else min(LONGEST_PAST_S, time.time() - newest)
+            if away_s > 2 * past_s:
+                task.say(f"reading the last {duration(away_s / 3600)} back from the servers' logs")
         for sample in follow_samples(task.transport, request, python=task.host.python, say=task.say, stop=stop):
             show(task.host, sample)
 
