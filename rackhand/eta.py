@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from statistics import fmean, variance
 from typing import Any
 
+from rackhand.contract.job import real_of, whole_of
+
 WINDOW_S = 600.0
 LEAST = 30
 TURNS = 2
@@ -75,19 +77,19 @@ class _Window:
 def point_of(progress: Mapping[str, Any], *, time: float, running: float | None = None) -> Point | None:
     """`time` is when it was written; `running` stands in for `in_flight` where the generator doesn't tell it. None when
     it isn't the progress of a generator at work."""
-    completed = _whole(progress, "completed")
+    completed = whole_of(progress, "completed")
     if completed is None or progress.get("status") != "running":
         return None
-    finished = completed + (_whole(progress, "failed") or 0)
-    left, total = _whole(progress, "left"), _whole(progress, "total")
+    finished = completed + (whole_of(progress, "failed") or 0)
+    left, total = whole_of(progress, "left"), whole_of(progress, "total")
     if left is None and total is not None:
-        before = sum(_whole(progress, name) or 0 for name in ("completed_before", "failed_before", "bad_lines"))
+        before = sum(whole_of(progress, name) or 0 for name in ("completed_before", "failed_before", "bad_lines"))
         left = max(0, total - before - finished)
-    in_flight = _whole(progress, "in_flight")
+    in_flight = whole_of(progress, "in_flight")
     if in_flight is None and running is not None:
         in_flight = round(running)
-    elapsed_s = 3600 * (_real(progress, "elapsed_hours") or 0.0)
-    pid, rate = _whole(progress, "pid"), _real(progress, "rate_per_sec")
+    elapsed_s = 3600 * (real_of(progress, "elapsed_hours") or 0.0)
+    pid, rate = whole_of(progress, "pid"), real_of(progress, "rate_per_sec")
     return Point(time, finished, in_flight, left, elapsed_s, pid, rate, _longest_s(progress))
 
 
@@ -196,18 +198,8 @@ def _longest_s(progress: Mapping[str, Any]) -> float | None:
     """The upper bound of the longest length class seen, at the mean seconds a token."""
     named = progress.get("servers")
     servers = [s for s in named.values() if isinstance(s, dict)] if isinstance(named, dict) else []
-    latency_s = sum((_real(s, "avg_latency_s") or 0.0) * (_whole(s, "completed") or 0) for s in servers)
-    tokens = sum(_whole(s, "output_tokens") or 0 for s in servers)
+    latency_s = sum((real_of(s, "avg_latency_s") or 0.0) * (whole_of(s, "completed") or 0) for s in servers)
+    tokens = sum(whole_of(s, "output_tokens") or 0 for s in servers)
     classes = [c for s in servers if isinstance(s.get("output_lengths"), dict) for c in s["output_lengths"]]
     longest = max((int(c) for c in classes if isinstance(c, str) and c.isdigit()), default=0)
     return longest * latency_s / tokens if tokens and longest and latency_s else None
-
-
-def _whole(progress: Mapping[str, Any], name: str) -> int | None:
-    value = progress.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _real(progress: Mapping[str, Any], name: str) -> float | None:
-    value = progress.get(name)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

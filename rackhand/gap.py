@@ -27,7 +27,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rackhand.contract.watch import GpuSample, JobSample, Sample
+from rackhand.contract.job import real_of
+from rackhand.contract.watch import LIVE, GpuSample, JobSample, Sample
 from rackhand.steady import last_seconds, total_of
 
 WINDOW_S = 300.0
@@ -35,7 +36,6 @@ LEAST_S = 60.0
 LEAST_FINISHED = 30
 LEAST_KNOWN = 0.5
 """So many of the GPUs, and of the window's samples, must tell their prefill share."""
-LIVE = ("running", "draining", "stalled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +145,16 @@ def _grown(
 
 def _count(progress: Mapping[str, Any], name: str, *, of_servers: bool) -> float | None:
     if not of_servers:
-        return _number(progress.get(name))
+        return real_of(progress, name)
     servers = progress.get("servers")
     named = [s for s in servers.values() if isinstance(s, dict)] if isinstance(servers, dict) else []
-    return _sum(*(_number(server.get(name)) for server in named)) if named else None
+    return _sum(*(real_of(server, name) for server in named)) if named else None
 
 
 def _prompt_tokens(jobs: Sequence[JobSample]) -> float | None:
     """The mean prompt's tokens."""
-    tokens = _sum(*(_number((job.progress or {}).get("total_input_tokens")) for job in jobs))
-    finished = _sum(*(_number((job.progress or {}).get("completed")) for job in jobs))
+    tokens = _sum(*(real_of(job.progress or {}, "total_input_tokens") for job in jobs))
+    finished = _sum(*(real_of(job.progress or {}, "completed") for job in jobs))
     return tokens / finished if tokens is not None and finished else None
 
 
@@ -224,7 +224,3 @@ def _sum(*values: float | None) -> float | None:
 
 def _difference(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None else after - before
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rackhand.contract.watch import GpuSample, Sample
+from rackhand.contract.watch import LIVE, GpuSample, Sample
 
 WINDOW_S = 30.0
 LEAST_SAMPLES = 5
@@ -85,7 +85,7 @@ def last_seconds(samples: Sequence[Sample], window_s: float) -> Sequence[Sample]
 
 def total_of(sample: Sample, name: Literal["running", "cap", "queue", "tok_s"]) -> float | None:
     """The sum over GPUs whose servers live; None when one of these can't be read, or none lives."""
-    values = [getattr(gpu, name) for gpu in sample.gpus if gpu.state in ("running", "draining", "stalled")]
+    values = [getattr(gpu, name) for gpu in sample.gpus if gpu.state in LIVE]
     return float(sum(values)) if values and None not in values else None
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -195,6 +196,18 @@ def root_url(url: str) -> str:
 def sampling_sha256(sampling: dict[str, Any]) -> str:
     """The digest of sampling options; the order of keys doesn't matter."""
     return hashlib.sha256(json.dumps(sampling, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def whole_of(fields: Mapping[str, Any], name: str) -> int | None:
+    """A whole number of a progress.json, whoever wrote it; None when there is none of that name."""
+    value = fields.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def real_of(fields: Mapping[str, Any], name: str) -> float | None:
+    """A number of a progress.json, whoever wrote it; None when there is none of that name."""
+    value = fields.get(name)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def plan_refusals(job: JobFile, digest: PromptsDigest, sampling: dict[str, Any], shards: int) -> list[str]:

@@ -14,12 +14,14 @@ State = Literal["running", "loading", "draining", "stalled", "stopped", "dead", 
 requests are in flight and nothing moves · stopped: it ended and was told to · dead: it ended and was not told to ·
 unknown: no record of it and no answer."""
 
+STATES: tuple[State, ...] = ("running", "loading", "draining", "stalled", "stopped", "dead", "unknown")
+LIVE: tuple[State, ...] = ("running", "draining", "stalled")
+"""Of a server that is up: its figures are of now."""
+
 LONGEST_PAST_S = 12 * 3600.0
 """So far back at most are samples rebuilt from logs."""
 NOTE = "note"
 """An event of a watch that is no sample: `text` is for people."""
-
-STATES: tuple[State, ...] = ("running", "loading", "draining", "stalled", "stopped", "dead", "unknown")
 
 
 @dataclass(frozen=True)

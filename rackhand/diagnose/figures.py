@@ -10,7 +10,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
-from rackhand.contract.watch import GpuSample, JobSample, Sample
+from rackhand.contract.watch import LIVE, GpuSample, JobSample, Sample
 from rackhand.diagnose.caps import cap_figures
 from rackhand.steady import relative_trend
 
@@ -26,7 +26,6 @@ ARRIVED = 0.9
 """A generator that keeps up has this share of what it may send at the server; the rest is on its way."""
 WRITTEN_WITHIN_S = 60.0
 """A generator at work, paused or not, writes its progress every few seconds."""
-LIVE = ("running", "draining", "stalled")
 MEANS = {
     "running": "running", "cap": "cap", "queue": "queue", "kv": "kv_usage", "mamba": "mamba_usage", "tok_s": "tok_s",
     "accept_len": "accept_len", "power_w": "power_w", "pending_tokens": "pending_tokens",

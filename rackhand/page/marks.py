@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rackhand.contract.watch import GpuSample, Sample
+from rackhand.contract.watch import LIVE, GpuSample, Sample
 from rackhand.page.recorded import Mark
-from rackhand.page.series import LIVE
 from rackhand.render.words import gpu_ranges
 
 TOGETHER_S = 60.0

@@ -14,11 +14,10 @@ from statistics import fmean, median, quantiles
 from typing import Any
 
 from rackhand.compare import STEADY_WINDOW_S, steady_stretch
-from rackhand.contract.watch import GpuSample, Sample
+from rackhand.contract.watch import LIVE, GpuSample, Sample
 from rackhand.inventory import Baseline
 from rackhand.outcomes import SENT
 from rackhand.page.masked import masked
-from rackhand.page.series import LIVE
 from rackhand.recording import Run
 from rackhand.steady import last_seconds, total_of
 

@@ -10,12 +10,11 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
-from rackhand.contract.watch import GpuSample, Sample
+from rackhand.contract.watch import LIVE, GpuSample, Sample
 
 MOST_POINTS = 900
 GAP = 5.0
 """A pause of so many usual intervals is a gap in the recording."""
-LIVE = ("running", "draining", "stalled")
 
 DIGITS = {
     "tok_s": 1,

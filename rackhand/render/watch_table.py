@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rackhand.contract.watch import GpuSample, Sample, State
+from rackhand.contract.watch import LIVE, GpuSample, Sample, State
 from rackhand.diagnose import diagnose
 from rackhand.gap import Gap, gap_of
 from rackhand.inventory import Baseline
@@ -67,7 +67,7 @@ def gpu_cells(gpu: GpuSample) -> tuple[str, ...]:
 
 
 def total_cells(sample: Sample) -> tuple[str, ...]:
-    living = sum(gpu.state in ("running", "draining", "stalled") for gpu in sample.gpus)
+    living = sum(gpu.state in LIVE for gpu in sample.gpus)
     if not living:
         running, queue, rate = "", "", ""
     else:

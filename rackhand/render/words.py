@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rackhand.contract.job import real_of, whole_of
 from rackhand.eta import Eta
 from rackhand.gap import Gap
 
@@ -91,18 +92,18 @@ def job_words(progress: Mapping[str, Any] | None, age_s: float | None, eta: Eta)
     """One line on a job from its progress.json; the rate is the generator's own."""
     if progress is None:
         return "not started, or its progress.json can't be read"
-    done = _whole(progress, "completed")
-    before = _whole(progress, "completed_before") or 0
-    total = _whole(progress, "total")
+    done = whole_of(progress, "completed")
+    before = whole_of(progress, "completed_before") or 0
+    total = whole_of(progress, "total")
     finished = None if done is None else done + before
     parts = [f"{plain(str(progress.get('status', UNKNOWN)))}: {number(finished)} of {number(total)} done"]
     if finished is not None and total:
         parts[0] += f" ({100 * finished / total:.1f} %)"
-    parts.append(f"{number(_real(progress, 'rate_per_sec'), 1)}/s")
-    rate = _real(progress, "tokens_per_s")
+    parts.append(f"{number(real_of(progress, 'rate_per_sec'), 1)}/s")
+    rate = real_of(progress, "tokens_per_s")
     if rate:
         parts.append(f"{number(rate)} tok/s at the client")
-    parts.append(f"{number(_whole(progress, 'failed'))} failed")
+    parts.append(f"{number(whole_of(progress, 'failed'))} failed")
     if progress.get("status") in ("running", "draining"):
         parts.append(eta_words(eta))
         if age_s is not None and age_s > 60:
@@ -110,16 +111,6 @@ def job_words(progress: Mapping[str, Any] | None, age_s: float | None, eta: Eta)
     if progress.get("message"):
         parts.append(plain(str(progress["message"])))
     return ", ".join(parts)
-
-
-def _whole(progress: Mapping[str, Any], name: str) -> int | None:
-    value = progress.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _real(progress: Mapping[str, Any], name: str) -> float | None:
-    value = progress.get(name)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def gpu_ranges(gpus: Sequence[int]) -> str:

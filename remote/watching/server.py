@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rackhand.contract.watch import GpuSample, State, WatchedServer
+from rackhand.contract.watch import LIVE, GpuSample, State, WatchedServer
 from rackhand.engines import engine
 from rackhand.engines.seen import Reading
 from remote.watching.endpoints import Endpoints
@@ -62,7 +62,7 @@ class WatchedGpu:
         log, read = self._log, self.endpoints.reading()
         running = _first(read.running, log.total("#running-req"))
         state = self._state(record, wish, running)
-        live = state in ("running", "draining", "stalled")
+        live = state in LIVE
         rate, source = self._rate(running) if live else (None, "")
         idle = running == 0 and not _is_younger(log.decode_at, STILL_S)
         return GpuSample(
