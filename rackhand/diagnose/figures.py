@@ -136,9 +136,10 @@ def _own(row: Sequence[tuple[float, GpuSample]]) -> dict[str, float]:
     for name, field in MEANS.items():
         _put_mean(found, name, [getattr(gpu, field) for gpu in live])
     _put_mean(found, "util_pct", [gpu.util_pct for gpu in live if gpu.running])
-    found["thermal"] = fmean(_is_hot(gpu.throttle) for gpu in gpus)
+    by_smi = [gpu.throttle for gpu in gpus if gpu.throttle or gpu.util_pct is not None or gpu.power_w is not None]
+    found["thermal"] = fmean(map(_is_hot, by_smi)) if by_smi else 0.0
     for name in ("power_brake", "power_cap"):
-        found[name] = fmean(name in gpu.throttle for gpu in gpus)
+        found[name] = fmean(name in throttle for throttle in by_smi) if by_smi else 0.0
     if last.state in LIVE and last.running is not None:
         found["running_now"] = last.running
     _put_mean(found, "graph_off", [None if gpu.graph is None else float(not gpu.graph) for gpu in live])
