@@ -12,9 +12,7 @@ from rackhand.render.words import gap_words
 GPU = GpuSample(0, "running", running=64, cap=72, queue=0, tok_s=1200.0, kv_tokens=100_000, prefill_share=0.04)
 
 
-def sample(
-    n: int, *, gpus: int = 8, answered: int = 2700, kv: int = 0, tok_s: float | None = 1200.0, **gpu: Any
-) -> Sample:
+def sample(n: int, *, kv: int = 0, tok_s: float | None = 1200.0, **gpu: Any) -> Sample:
     """Every 5 s: 15 prompts of 2,600 tokens each become records, of 2,700 that came back."""
     progress = {
         "status": "running", "pid": 7, "completed": 15 * n, "total_input_tokens": 15 * n * 100,

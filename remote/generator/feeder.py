@@ -16,11 +16,11 @@ from rackhand.contract.job import Status, Wish
 from remote.generator.committer import Committer
 from remote.generator.endpoint import Client
 from remote.generator.feeding import Feeding, HopelessError
-from remote.generator.hedge import find_late, least_silence_s
+from remote.generator.hedge import find_late
 from remote.generator.judge import Judge
 from remote.generator.prompt_queue import Item, Queue
 from remote.generator.reply import TroubleError, names_no_model
-from remote.generator.server import HANG_FACTOR, Flight, Server
+from remote.generator.server import HANG_FACTOR, Flight, Server, least_silence_s
 from remote.generator.tally import Tally
 from remote.log_lines import LogLines
 from remote.prompts.rows import BadRow, Row

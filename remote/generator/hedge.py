@@ -1,7 +1,4 @@
-"""Which of the last requests are asked once more elsewhere: nothing waits any more, and slots are free. Pure.
-
-And how short a silence may be a sign of trouble.
-"""
+"""Which of the last requests are asked once more elsewhere: nothing waits any more, and slots are free. Pure."""
 
 from __future__ import annotations
 
@@ -14,18 +11,6 @@ _SLOWER = 1.5
 
 _SILENT = 0.5
 """Of the usual latency without any sign of life: a full server gives dozens in that time."""
-
-_SILENT_S = 5.0
-"""Two readings of a server's load: tokens that move would have shown."""
-
-_KNOWN = 20
-"""Completions a server, after which the usual latency is known."""
-
-
-def least_silence_s(servers: Sequence[Server], timeout_floor_s: float) -> float:
-    """Shorter ones say nothing, however short the usual latency is: a quarter of the floor, less when it is known."""
-    known = sum(server.completed for server in servers) >= _KNOWN * len(servers)
-    return min(timeout_floor_s / 4, _SILENT_S) if known else timeout_floor_s / 4
 
 
 def find_late(servers: Sequence[Server], now: float, floor_s: float) -> Iterator[tuple[Flight, Server]]:

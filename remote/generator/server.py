@@ -27,6 +27,10 @@ HANG_FACTOR = 5.0
 
 _HANG_OTHERS = 20
 _HANG_DOUBLINGS = 5
+_SILENT_S = 5.0
+"""Two readings of a server's load: tokens that move would have shown."""
+_KNOWN = 20
+"""Completions a server, after which the usual latency is known."""
 _MEMORY = 0.1
 
 
@@ -212,3 +216,9 @@ class Server:
 
 def _blend(old: float, new: float) -> float:
     return new if old == 0.0 else old + _MEMORY * (new - old)
+
+
+def least_silence_s(servers: Sequence[Server], timeout_floor_s: float) -> float:
+    """Shorter ones say nothing, however short the usual latency is: a quarter of the floor, less when it is known."""
+    known = sum(server.completed for server in servers) >= _KNOWN * len(servers)
+    return min(timeout_floor_s / 4, _SILENT_S) if known else timeout_floor_s / 4

@@ -14,7 +14,7 @@ from remote.output.objects import ChangedError, Found, Objects, blocks, md5
 from remote.output.obstore_objects import ObstoreObjects
 from remote.output.s3_objects import S3Objects
 
-CLAIM_FILE = ".rackhand.json"
+CLAIM_FILE = ".rackhand-owner"
 """The object that says whose a prefix is."""
 _MD5_TAG = re.compile(r"[0-9a-f]{32}(-\d+)?")
 _STORE_SAYS = re.compile(r"<Code>([^<]+)</Code>\s*<Message>([^<\n]+)")
@@ -23,6 +23,7 @@ _OBSTORE_ONLY = (
     *("AWS_CHECKSUM_ALGORITHM", "AWS_CONDITIONAL_PUT", "AWS_S3_EXPRESS", "AWS_SKIP_SIGNATURE", "AWS_UNSIGNED_PAYLOAD"),
     "AWS_VIRTUAL_HOSTED_STYLE_REQUEST",
 )
+"""Variables that botocore doesn't know: where one is set, obstore speaks to S3."""
 
 
 class StoreError(Exception):
@@ -39,7 +40,7 @@ class ShardError(StoreError):
 
 class Store:
     """`url`: s3://BUCKET/PREFIX, gs://, az://, or a directory. Credentials come from the environment or the machine.
-    StoreError when it can't be opened."""
+    StoreError when it can't be opened, MissingPackageError without the library for it."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")

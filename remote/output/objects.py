@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 PART_BYTES = 16 << 20
+"""S3 takes no part below 5 MiB but the last."""
 ONE_REQUEST_BYTES = 32 << 20
 """Files up to here go in one request, bigger ones in parts."""
 
@@ -26,7 +27,7 @@ class Found:
 
 
 class Objects(Protocol):
-    """The objects below one URL. Everything but `head` raises one of `errors` or OSError."""
+    """The objects below one URL. Everything raises one of `errors`, or OSError."""
 
     errors: tuple[type[Exception], ...]
 

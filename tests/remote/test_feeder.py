@@ -14,11 +14,11 @@ from remote.generator.committer import Committer
 from remote.generator.endpoint import Load
 from remote.generator.feeder import Feeder
 from remote.generator.feeding import Feeding, HopelessError
-from remote.generator.hedge import find_late, least_silence_s
+from remote.generator.hedge import find_late
 from remote.generator.judge import Judge
 from remote.generator.prompt_queue import Item, Queue
 from remote.generator.reply import Reply, TroubleError
-from remote.generator.server import Flight, Server
+from remote.generator.server import Flight, Server, least_silence_s
 from remote.generator.tally import Tally
 from remote.log_lines import LogLines
 from remote.output.ledger import Ledger

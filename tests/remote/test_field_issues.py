@@ -1,6 +1,6 @@
 """What users of other generators ran into, each with the small input that would show it here.
 
-The numbers of issues are those of the peers' own. ROWS says which test holds which of them.
+The numbers of issues are those of the peers' own. HELD_BY says which test holds which of them.
 """
 
 from __future__ import annotations
@@ -21,52 +21,52 @@ from remote.output.ledger import Batch
 from remote.output.recovery import open_ledger
 from tests.remote.rig import ROOT, Process, Rig, nothing_lost_nothing_twice, wait_until, write_prompts
 
-ROWS = {
-    1: ("vllm#30268", "test_descriptors_and_memory_stay_flat"),
-    2: ("ray#59522", "test_an_engine_that_is_down_from_the_start_and_one_that_dies_on_the_way_end_no_job"),
-    3: ("ray PR 52634", "test_slots_stay_full_though_lengths_differ"),
-    4: ("sglang#33858", "ISSUES"),
-    5: ("sglang#4191", "ISSUES"),
-    6: ("sglang#435", "ISSUES"),
-    7: ("sglang#7357", "test_generate_faults.test_a_refused_prompt_fails_for_good_and_trips_nothing"),
-    8: ("sglang#1742", "ISSUES"),
-    10: ("olmocr#317", "test_feeding_policy.test_a_cold_server_gets_its_slots_one_by_one"),
-    11: ("olmocr#110", "ISSUES"),
-    12: ("distilabel#1065", "test_generate_life.test_kills_in_a_row_lose_nothing_and_ask_little_twice"),
-    13: ("distilabel#666", "test_bytes_written_a_record_do_not_grow_with_the_run"),
-    14: ("curator#618", "test_generate_life.test_a_second_signal_gives_requests_in_flight_back_at_once"),
-    15: (
+HELD_BY = (
+    ("vllm#30268", "test_descriptors_and_memory_stay_flat"),
+    ("ray#59522", "test_an_engine_that_is_down_from_the_start_and_one_that_dies_on_the_way_end_no_job"),
+    ("ray PR 52634", "test_slots_stay_full_though_lengths_differ"),
+    ("sglang#33858", "ISSUES"),
+    ("sglang#4191", "ISSUES"),
+    ("sglang#435", "ISSUES"),
+    ("sglang#7357", "test_generate_faults.test_a_refused_prompt_fails_for_good_and_trips_nothing"),
+    ("sglang#1742", "ISSUES"),
+    ("olmocr#317", "test_feeding_policy.test_a_cold_server_gets_its_slots_one_by_one"),
+    ("olmocr#110", "ISSUES"),
+    ("distilabel#1065", "test_generate_life.test_kills_in_a_row_lose_nothing_and_ask_little_twice"),
+    ("distilabel#666", "test_bytes_written_a_record_do_not_grow_with_the_run"),
+    ("curator#618", "test_generate_life.test_a_second_signal_gives_requests_in_flight_back_at_once"),
+    (
         "curator PR 202",
         "test_generate_faults.test_a_bad_server_of_each_kind_beside_three_good_ones_costs_no_prompt",
     ),
-    16: ("DataDesigner#525", "test_generate.test_all_prompts_are_completed_and_a_resume_asks_nothing"),
-    18: ("DataDesigner#575", "ISSUES"),
-    19: ("DataDesigner PR 526", "test_a_kill_where_the_count_is_no_multiple_of_the_shard_loses_no_row"),
-    20: ("httpx#3215", "bench/generator.py"),
-    21: ("openai-python#874", "test_descriptors_and_memory_stay_flat"),
-    22: ("vllm#39963", "ISSUES"),
-    23: ("vllm-omni#5548", "test_no_total_of_the_client_library_cuts_a_long_answer"),
-    25: ("vllm router#179", "ISSUES"),
-    26: ("tau PR 354", "ISSUES"),
-    28: (
+    ("DataDesigner#525", "test_generate.test_all_prompts_are_completed_and_a_resume_asks_nothing"),
+    ("DataDesigner#575", "ISSUES"),
+    ("DataDesigner PR 526", "test_a_kill_where_the_count_is_no_multiple_of_the_shard_loses_no_row"),
+    ("httpx#3215", "bench/generator.py"),
+    ("openai-python#874", "test_descriptors_and_memory_stay_flat"),
+    ("vllm#39963", "ISSUES"),
+    ("vllm-omni#5548", "test_no_total_of_the_client_library_cuts_a_long_answer"),
+    ("vllm router#179", "ISSUES"),
+    ("tau PR 354", "ISSUES"),
+    (
         "hermes-agent PR 93653",
         "test_generate_faults.test_an_empty_completion_is_tried_twice_then_rejected_and_never_stored",
     ),
-    29: ("datatrove#316", "test_generate_life.test_kills_in_a_row_lose_nothing_and_ask_little_twice"),
-    31: ("litellm#13891", "test_descriptors_and_memory_stay_flat"),
-    32: (
+    ("datatrove#316", "test_generate_life.test_kills_in_a_row_lose_nothing_and_ask_little_twice"),
+    ("litellm#13891", "test_descriptors_and_memory_stay_flat"),
+    (
         "refused for all",
         "test_generate_faults.test_a_request_that_every_server_refuses_stops_the_run_with_one_message",
     ),
-    33: ("BOM, CRLF, blank lines", "test_prompts.test_every_oddity_of_a_file_is_counted_and_told"),
-    34: ("the file changed", "test_generate_life.test_changed_prompts_sampling_or_shards_are_refused_by_name"),
-    35: ("duplicate ids", "test_ids_may_be_the_same_and_a_row_without_messages_is_left_out"),
-}
-"""By the row of the list of issues; from 32 on what stands below it."""
+    ("BOM, CRLF, blank lines", "test_prompts.test_every_oddity_of_a_file_is_counted_and_told"),
+    ("the file changed", "test_generate_life.test_changed_prompts_sampling_or_shards_are_refused_by_name"),
+    ("duplicate ids", "test_ids_may_be_the_same_and_a_row_without_messages_is_left_out"),
+)
+"""Issue, and the test that holds it; ISSUES where it is a scene of that table."""
 
 
 def test_every_issue_has_its_test_and_none_only_a_slow_one() -> None:
-    for issue, where in ROWS.values():
+    for issue, where in HELD_BY:
         if where == "ISSUES":
             assert any(name.startswith(f"{issue}:") for name in ISSUES), issue
         elif where.startswith("bench/"):
