@@ -113,3 +113,14 @@ def test_the_lines_of_one_gpu_are_evidence() -> None:
 def test_nothing_seen_is_no_verdict() -> None:
     assert diagnose([]).verdicts == ()
     assert diagnose([Sample(1.0)]).verdicts == ()
+
+
+def test_a_past_rebuilt_from_logs_does_not_hide_a_hot_gpu() -> None:
+    case = json.loads((Path(__file__).parent / "diagnose/thermal-throttling.json").read_text())
+    live = samples_of(case)
+    unseen = {"util_pct": None, "power_w": None, "temperature_c": None, "throttle": ()}
+    past = [
+        replace(s, time=s.time - 40, rebuilt=True, gpus=tuple(replace(gpu, **unseen) for gpu in s.gpus)) for s in live
+    ]
+    found = diagnose([*past, *live[:4]])
+    assert ("thermal-throttling", (2,)) in [(v.name, v.gpus) for v in found.now]
