@@ -30,6 +30,8 @@ VERBS = {
     "verify": (),
     "prompts.check": ("--job", "expansion"),
 }
+LIKE_ANOTHER = {"status", "capacity", "diagnose", "record", "prompts.check", "tail-metrics"}
+"""These wait as another one does: stop, verify, or tail-metrics, whose Ctrl-C test_tail_metrics.py has too."""
 ELSEWHERE = {"compare", "history", "report"}
 """These read what this machine recorded."""
 
@@ -58,7 +60,9 @@ def await_call(lab: Lab, process: subprocess.Popen[str]) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(
+    "verb", [pytest.param(verb, marks=pytest.mark.slow) if verb in LIKE_ANOTHER else verb for verb in VERBS]
+)
 def test_ctrl_c_ends_a_verb_with_130_and_leaves_nothing_running(frozen: Lab, tmp_path: Path, verb: str) -> None:
     with start(frozen, tmp_path, verb, *VERBS[verb]) as process:
         await_call(frozen, process)

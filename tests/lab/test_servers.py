@@ -1,11 +1,10 @@
-"""restart-servers and status over SSH and pct on the lab. What a server alone does: tests/remote_servers."""
+"""capacity, restart-servers and status over SSH and pct on the lab. What a server alone does: tests/remote_servers."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +15,15 @@ import pytest
 from lab import faults
 from lab import host as lab_host
 from lab.place import LabOptions, Place
+from rackhand.capacity.forecast import Forecast
 from rackhand.inventory import Env, Fleet, Host, ProxmoxLxc, SecretRef, ServerSpec, Ssh, parse_overrides
+from rackhand.predictions import history_path, read_compared
 from rackhand.report import Report
+from rackhand.workflows.capacity import forecast_fleet, parse_question
 from rackhand.workflows.deploy import Choice, deploy
 from rackhand.workflows.job import Stop, stop
 from rackhand.workflows.servers import Restart, restart_servers, status
+from tests.remote_servers.site import await_true
 
 pytestmark = pytest.mark.lab
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,9 +81,31 @@ def pids(host: Host) -> dict[str, str]:
     return {gpu: value.rpartition("pid ")[2] for gpu, value in facts.items() if " pid " in value}
 
 
-def test_capacity_goes_from_37_to_72_in_four_calls(host: Host, place: Place) -> None:
+def forecast(host: Host) -> tuple[list[Forecast], Report]:
+    return forecast_fleet(Fleet(Path("x.yaml"), (host,)), (host,), parse_question(), say=lambda *_: None)
+
+
+def test_an_idle_host_is_asked_once_and_its_servers_are_told_together(host: Host) -> None:
+    (found,), report = forecast(host)
+    assert report.exit_code == 0
+    assert found.where == "pve1/ct200 GPU 0-1"
+    assert found.launch.gpu.free_gib == pytest.approx(94.14, abs=0.01)
+    assert found.outlook is not None and found.outlook.capacity.max_running_requests == 37
+
+
+def test_a_host_that_can_not_be_reached_is_a_row_with_its_reason(host: Host) -> None:
+    lost = replace(host, road=ProxmoxLxc(Ssh("nobody@nowhere.invalid", connect_timeout_s=1), 200))
+    found, report = forecast(lost)
+    assert (found, report.exit_code) == ([], 1)
+
+
+def test_capacity_goes_from_37_to_72_in_four_calls_and_is_as_predicted(host: Host, place: Place) -> None:
     first = restart(host)
     assert [w.partition(", ")[2] for w in what(first)] == ["- → 37 running at most"] * 2
+    assert first.rows[0].facts["capacity"] == "as predicted"
+    _check_kept_predictions()
+    (found,), _ = forecast(host)
+    assert found.launch.gpu.free_gib == pytest.approx(94.14, abs=0.01), "a server of ours gives its memory back"
     before = pids(host)
 
     place.pct_calls.unlink(missing_ok=True)
@@ -117,7 +142,7 @@ def test_a_server_that_crashes_at_its_start_leaves_the_other_going(host: Host, p
     assert "mem-fraction-static" in failed[0].what
     assert failed[0].detail
     assert any(w.startswith("GPU 1: ready") for w in what(report))
-    assert run(status, host).rows[0].facts["GPU 0"].startswith("dead")
+    assert run(status, host).rows[0].facts["GPU 0"].startswith("stopped"), "it is wanted no more"
 
 
 def test_an_inventory_that_is_not_deployed_is_refused(host: Host) -> None:
@@ -136,9 +161,9 @@ def test_ctrl_c_ends_the_wait_and_says_how_far_each_came(host: Host) -> None:
     report = run(restart_servers, host, Restart(), say=say)
     assert report.exit_code == 130
     assert any("goes on inside" in outcome.what for outcome in report.rows[0].outcomes)
-    deadline = time.monotonic() + 40
-    while len([v for v in run(status, host).rows[0].facts.values() if v.startswith("running")]) < 1:
-        assert time.monotonic() < deadline, "what had begun goes on"
+    await_true(
+        lambda: any(v.startswith("running") for v in run(status, host).rows[0].facts.values()), "what had begun goes on"
+    )
 
 
 def test_stop_ends_every_server_and_says_so_when_none_is_left(host: Host) -> None:
@@ -146,6 +171,14 @@ def test_stop_ends_every_server_and_says_so_when_none_is_left(host: Host) -> Non
     facts = run(status, host).rows[0].facts
     assert not any("pid" in value for value in facts.values())
     assert what(run(stop, host, Stop(servers=True))) == ["no server runs"]
+
+
+def _check_kept_predictions() -> None:
+    kept = read_compared(history_path(os.environ))[-2:]
+    assert [(one.gpu, one.differs) for one in kept] == [(0, False), (1, False)]
+    assert kept[0].effective["max_running_requests"] == 37
+    assert kept[0].effective["kv_tokens"] == pytest.approx(kept[0].predicted["kv_tokens"], rel=0.005)
+    assert kept[0].inputs["flags"] == ARGS
 
 
 def _is_text(file: Path) -> bool:
