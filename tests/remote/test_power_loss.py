@@ -326,10 +326,22 @@ def _indices_before_the_tear(path: Path) -> list[int]:
     return _whole_lines(path.name, path.read_bytes())[0]
 
 
+def _lives(count: int) -> settings:
+    return settings(
+        max_examples=count, stateful_step_count=12, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+
+
+class CrashingLedgerForLong(CrashingLedger):
+    """The same, for many more lives."""
+
+
 TestCrashingLedger = CrashingLedger.TestCase
-TestCrashingLedger.settings = settings(
-    max_examples=40, stateful_step_count=12, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestCrashingLedger.settings = _lives(12)
+TestCrashingLedgerForLong = CrashingLedgerForLong.TestCase
+TestCrashingLedgerForLong.settings = _lives(200)
+for mark in (pytest.mark.slow, pytest.mark.timeout(1200)):
+    mark(TestCrashingLedgerForLong)
 
 
 def test_lines_whose_sectors_got_lost_are_taken_out_of_a_file_and_the_others_stay(tmp_path: Path) -> None:
