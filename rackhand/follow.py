@@ -15,6 +15,8 @@ from rackhand.transport import Transport
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
+LASTING = (AuthError, HostKeyError, NotRunningError)
+"""What no waiting mends."""
 
 
 def follow_samples(
@@ -29,7 +31,6 @@ def follow_samples(
 
     A road that never stood raises at once. One that stood and broke is taken up again, after pauses that `say` tells
     of; what only a person can mend (a key, a stopped container ...) raises. `stop` ends the far process in a second.
-
     With a past asked for, samples rebuilt from the logs come first, and after a break those of the time between: in
     order of time, none of them twice.
     """
@@ -47,18 +48,15 @@ def follow_samples(
                     yield sample
                     if request.once:
                         return
-        except (AuthError, HostKeyError, NotRunningError):
-            raise
         except TransportError as error:
-            if stop.is_set():
-                return
-            if not stood or request.once:
+            if isinstance(error, LASTING) or ((not stood or request.once) and not stop.is_set()):
                 raise
-            say(f"the road broke: {error.what}; again in {pause_s:.0f} s")
+            why = f"the road broke: {error.what}"
         else:
-            if stop.is_set() or request.once:
-                return
-            say(f"the watch ended by itself; again in {pause_s:.0f} s")
+            why = "the watch ended by itself"
+        if stop.is_set() or request.once:
+            return
+        say(f"{why}; again in {pause_s:.0f} s")
         stop.wait(pause_s)
         pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
 

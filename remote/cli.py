@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import Any
 
 from rackhand.contract import Failure, end
 
@@ -84,11 +84,3 @@ def _call(nonce: str, verb: str) -> int:
         sys.stdout.write(end(nonce, failure) + "\n")
         sys.stdout.flush()
     return 0 if failure is None else 1
-
-
-def read_exactly(body: BinaryIO, size: int) -> bytes:
-    """`size` bytes of a verb's body; VerbError when the stream ends early."""
-    data = body.read(size)
-    if len(data) != size:
-        raise VerbError("interrupted", f"the stream ended after {len(data)} of {size} bytes")
-    return data

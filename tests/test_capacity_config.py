@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from rackhand.capacity import QWEN3_6_27B, UnknownModel
-from rackhand.capacity.config import index_weights_gib, parse_model, weights_gib_of
+from rackhand.capacity.config import parse_model, weights_gib_of
 from tests.capacity import config
 
 
@@ -125,10 +125,8 @@ def test_a_vision_tower_that_says_nothing_of_its_size_counts_as_the_usual_one() 
     assert parse_model(silent, weights_gib=20.0).vision_fraction == 0.95
 
 
-def test_weights_are_the_sum_of_the_shards_or_what_the_index_says() -> None:
+def test_weights_are_the_sum_of_the_shards() -> None:
     assert weights_gib_of([2**30, 2**29]) == 1.5
-    assert index_weights_gib({"metadata": {"total_size": 2**31}}) == 2.0
-    assert index_weights_gib({"weight_map": {}}) is None
 
 
 FIELDS = ("architectures", "num_hidden_layers", "hidden_size", "head_dim", "layer_types", "quantization_config")

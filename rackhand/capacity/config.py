@@ -110,12 +110,6 @@ def weights_gib_of(shard_bytes: Sequence[int]) -> float:
     return sum(shard_bytes) / GIB
 
 
-def index_weights_gib(index: Config) -> float | None:
-    """GiB by model.safetensors.index.json (metadata.total_size); None where it doesn't say."""
-    size = (index.get("metadata") or {}).get("total_size")
-    return size / GIB if isinstance(size, int | float) and size > 0 else None
-
-
 def _text_part(config: Config) -> Config:
     for key in ("text_config", "llm_config", "language_config"):
         if isinstance(config.get(key), Mapping):

@@ -14,7 +14,6 @@ State = Literal["running", "loading", "draining", "stalled", "stopped", "dead", 
 requests are in flight and nothing moves · stopped: it ended and was told to · dead: it ended and was not told to ·
 unknown: no record of it and no answer."""
 
-STATES: tuple[State, ...] = ("running", "loading", "draining", "stalled", "stopped", "dead", "unknown")
 LIVE: tuple[State, ...] = ("running", "draining", "stalled")
 """Of a server that is up: its figures are of now."""
 

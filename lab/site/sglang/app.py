@@ -20,7 +20,6 @@ from .openai import Ask, BadRequestError
 from .words import Answer, Lengths, make_answer
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-HEALTH_CHECK_S = 20.0
 STREAM_FLUSH_S = 0.05
 ADMIN_PATHS = {"/flush_cache", "/abort_request", "/pause_generation", "/continue_generation", "/freeze_gc"}
 
