@@ -122,7 +122,7 @@ class Recording:
                 self._bring_up()
         except (OSError, sqlite3.Error) as error:
             what = f"the history can't be opened: {error}"
-            raise RackhandError(what, where=str(path), hint="set XDG_STATE_HOME") from None
+            raise RackhandError(what, where=str(path), hint=_hint(error)) from None
 
     def _bring_up(self) -> None:
         """Make the tables, or those of an older format the present one's; another process may be at it too."""
@@ -255,7 +255,15 @@ class Recording:
             try:
                 return self._file.execute(words, values).fetchall()
             except sqlite3.Error as error:
-                raise RackhandError(f"the history can't be read: {error}", where=str(self.path)) from None
+                what = f"the history can't be read: {error}"
+                raise RackhandError(what, where=str(self.path), hint=_hint(error)) from None
+
+
+def _hint(error: Exception) -> str:
+    broken = ("malformed", "not a database", "no such", "has no column")
+    if any(word in str(error) for word in broken):
+        return "move it away, record and tail-metrics begin another"
+    return "try again" if "locked" in str(error) else "set XDG_STATE_HOME"
 
 
 def _marks(row: Sequence[object]) -> str:

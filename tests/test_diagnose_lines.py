@@ -6,13 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rackhand.contract.watch import Sample
 from rackhand.diagnose import Diagnosis, diagnose
-from rackhand.inventory import Host, PlainSsh, Ssh
+from rackhand.errors import UsageError
+from rackhand.inventory import Fleet, Host, PlainSsh, Ssh
 from rackhand.render.screen import JsonScreen
 from rackhand.render.text import TextScreen
 from rackhand.render.verdicts import NOTHING, TOO_EARLY, diagnosis_lines, verdict_line
 from rackhand.workflows.diagnose import NO_SERVER, told
+from rackhand.workflows.diagnose import diagnose as watch_and_diagnose
 from tests.test_diagnose import GPUS, samples_of
 
 HOST = Host("rtx", PlainSsh(Ssh("rtx")))
@@ -67,3 +71,10 @@ def test_for_programs_a_diagnosis_is_one_object() -> None:
     (verdict,) = found["verdicts"]
     assert (verdict["name"], verdict["stage"], verdict["confidence"]) == ("kv-bound", "now", "high")
     assert verdict["advice"][0]["do"] == "--set kv-cache-dtype=fp8_e4m3"
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_what_is_no_length_of_a_watch_is_refused_before_any_host_is_asked(seconds: float) -> None:
+    fleet = Fleet(Path("/i/mine.yaml"), (HOST,), ())
+    with pytest.raises(UsageError, match=r"--seconds .* can't be"):
+        watch_and_diagnose(fleet, (HOST,), tell=lambda *_: None, say=lambda *_: None, seconds=seconds)

@@ -18,7 +18,7 @@ from rackhand.recording import Happening, Recording, recording_file, recordings_
 from rackhand.render.screen import JsonScreen
 from rackhand.render.text import TextScreen
 from rackhand.workflows.history import Told, history, parse_since, tell_history, write_csv, write_jsonl
-from rackhand.workflows.record import Recorder
+from rackhand.workflows.record import AGAIN_S, Recorder, open_recording
 
 GPU = GpuSample(
     0, state="running", running=32, cap=37, queue=0, kv_usage=0.21, mamba_usage=0.61, tok_s=670.5,
@@ -146,7 +146,8 @@ def test_a_run_ends_when_flags_or_the_generator_change_and_a_gap_is_told(tmp_pat
     assert kinds.count("gap") == 1
     assert kinds.count("state") == 4
     assert next(e.text for e in told.events if e.kind == "verdict").startswith("client-bound")
-    assert history(FLEET, environ, "expansion", since="1970-01-02").events == ()
+    none = history(FLEET, environ, "expansion", since="1970-01-02", export=str(tmp_path / "none.csv"))
+    assert (none.events, none.exported) == ((), f"wrote {tmp_path / 'none.csv'}: 0 samples")
     assert said == []
 
 
@@ -184,6 +185,8 @@ def test_what_happens_to_several_gpus_in_a_second_is_one_line_and_every_event_an
     events += [replace(went[0], time=1001.0), Happening(1001.0, "rtx", None, "gap", "nothing seen for 9 s", {})]
     text, objects = io.StringIO(), io.StringIO()
     tell_history(TextScreen(text), Told((), tuple(events)))
+    tell_history(JsonScreen(quiet := io.StringIO()), Told((), ()))
+    assert json.loads(quiet.getvalue())["text"] == "neither runs nor events of that time are kept"
     tell_history(JsonScreen(objects), Told((), tuple(events)))
     assert [line.partition(" rtx ")[2] for line in text.getvalue().splitlines()] == [
         "GPU 0-2,5 state: running -> dead",
@@ -209,7 +212,42 @@ def test_a_place_that_can_not_be_written_is_said_once_and_stops_nothing(tmp_path
     said: list[str] = []
     recorded(tmp_path, [sample(1.0), sample(2.0)], said)
     assert len(said) == 1
-    assert "no history is written" in said[0]
+    assert "the history of expansion isn't written" in said[0]
+
+
+def test_a_history_that_could_not_be_written_is_written_again_when_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, said = [0.0], list[str]()
+    monkeypatch.setattr("rackhand.workflows.record.monotonic", lambda: now[0])
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    with (
+        Recorder(FLEET, environ, say=lambda *_: None, interval_s=2) as other,
+        Recorder(FLEET, environ, say=lambda _, text: said.append(text), interval_s=2) as recorder,
+    ):
+        other.take(HOST, sample(1.0))
+        recorder.take(HOST, sample(2.0))
+        other.close()
+        recorder.take(HOST, sample(3.0))
+        for now[0] in (AGAIN_S, 2 * AGAIN_S):
+            recorder.take(HOST, sample(now[0]))
+    assert said == [
+        "the history of expansion is being written by another record or tail-metrics",
+        "the history of expansion is written now",
+    ]
+    with closing(open_recording(FLEET, environ, "expansion")) as kept:
+        assert [one.time for one in kept.samples()] == [1.0, AGAIN_S, 2 * AGAIN_S]
+
+
+def test_a_clock_that_is_set_back_is_said_and_loses_no_sample(tmp_path: Path) -> None:
+    times = [5000.0, 5002.0, 1000.0, 1002.0]
+    rebuilt = [replace(sample(900.0), rebuilt=True)]
+    environ = recorded(tmp_path, [*(sample(at) for at in times), *rebuilt], [])
+    with closing(open_recording(FLEET, environ, "expansion")) as kept:
+        assert [one.time for one in kept.samples()] == sorted(times)
+        assert [e.text for e in kept.events() if e.kind in ("clock", "gap")] == [
+            "the container's clock went back by 4002 s"
+        ]
 
 
 def test_samples_are_exported_as_csv_and_json_lines(recording: Recording) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -39,8 +40,8 @@ def diagnose(
     roads: Roads | None = None,
 ) -> Report:
     """`tell` the diagnosis of each host after `seconds` of watching it. Changes nothing."""
-    if seconds < LEAST_SECONDS:
-        raise UsageError(f"--seconds {seconds:g} is too short", hint=f"at least {LEAST_SECONDS:g}")
+    if not LEAST_SECONDS <= seconds < math.inf:
+        raise UsageError(f"--seconds {seconds:g} can't be", hint=f"at least {LEAST_SECONDS:g}")
 
     def work(task: Task) -> None:
         task.say(f"watching for {seconds:.0f} s")

@@ -36,6 +36,7 @@ class Told:
 
     runs: tuple[Run, ...]
     events: tuple[Happening, ...]
+    exported: str = ""
 
 
 def record(
@@ -45,7 +46,14 @@ def record(
     recorder = Recorder(fleet, environ, say=say, interval_s=interval_s)
     try:
         return tail_metrics(
-            fleet, hosts, show=recorder.take, say=say, interval_s=interval_s, past_s=PAST_S, since=recorder.newest
+            fleet,
+            hosts,
+            show=recorder.take,
+            say=say,
+            verb="record",
+            interval_s=interval_s,
+            past_s=PAST_S,
+            since=recorder.newest,
         )
     finally:
         recorder.close()
@@ -73,11 +81,13 @@ def history(fleet: Fleet, environ: Mapping[str, str], job: str, *, since: str = 
     samples to FILE.csv (one row a GPU) or samples and events to FILE.jsonl."""
     start = parse_since(since, time.time())
     recording = open_recording(fleet, environ, job)
+    exported = ""
     try:
         if export:
             _export(recording, Path(export), start)
+            exported = f"wrote {export}: {recording.count(start):,} samples"
         runs = tuple(run for run in recording.runs() if run.ended >= start)
-        return Told(runs, tuple(recording.events(since=start)))
+        return Told(runs, tuple(recording.events(since=start)), exported)
     finally:
         recording.close()
 
@@ -87,6 +97,10 @@ def tell_history(screen: Screen, told: Told) -> None:
         screen.lines("run", asdict(run), (line,))
     for lines, event in zip(event_lines(told.events), told.events, strict=True):
         screen.lines("happening", asdict(event), lines)
+    if told.exported:
+        screen.say("history", told.exported)
+    elif not told.runs and not told.events:
+        screen.say("history", "neither runs nor events of that time are kept")
 
 
 def parse_since(text: str, now: float) -> float:

@@ -36,6 +36,7 @@ def tail_metrics(
     *,
     show: Show,
     say: Say,
+    verb: str = "tail-metrics",
     once: bool = False,
     interval_s: float = 2.0,
     past_s: float = 0.0,
@@ -65,7 +66,7 @@ def tail_metrics(
             show(task.host, sample)
 
     try:
-        return hosts_at_work.run("tail-metrics", hosts, work, say=say, roads=roads or WatchRoads(stop))
+        return hosts_at_work.run(verb, hosts, work, say=say, roads=roads or WatchRoads(stop))
     finally:
         stop.set()
 

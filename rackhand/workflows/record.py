@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, Self
 
 from rackhand.compare import COMPARED_S, RunComparison, compare, steady_stretch
@@ -24,6 +25,10 @@ LOOK_EVERY_S = 10.0
 COMPARE_AFTER_S = 60.0
 """So much of a new run must be steady before it is compared with the one before."""
 PRUNE_EVERY_S = 3600.0
+AGAIN_S = 60.0
+"""A history that couldn't be written, or that another writes, is tried again after so long."""
+CLOCK_S = 5.0
+"""A sample of now that is so much older than the newest kept one: the clock was set back."""
 GAP = 5
 """So many intervals without a sample are a gap."""
 
@@ -31,40 +36,55 @@ Say = Callable[[str, str], None]
 
 
 class Recorder:
-    """Puts samples of any host into its histories. What goes wrong there is said once and stops no table."""
+    """Puts samples of any host into its histories. What goes wrong there is said once and stops no table;
+    it is tried again after AGAIN_S."""
 
     def __init__(self, fleet: Fleet, environ: Mapping[str, str], *, say: Say, interval_s: float) -> None:
         self._fleet, self._say, self._interval_s = fleet, say, interval_s
         self._directory = recordings_dir(environ, fleet.path)
-        self._hosts: dict[str, list[_Track]] = {}
+        self._hosts: dict[str, dict[str, _Track | None]] = {}
+        self._again_at: dict[str, float] = {}
+        self._missed: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
 
     def take(self, host: Host, sample: Sample) -> None:
         tracks = self._tracks(host)
-        for track in list(tracks):
-            if not self._is_taken(track, sample):
-                tracks.remove(track)
+        for name, track in tracks.items():
+            if track is not None and not self._is_taken(track, sample):
+                track.recording.close()
+                tracks[name] = None
 
     def newest(self, host: Host) -> float | None:
         """Until when all histories of the host go, its Unix seconds; None while one is empty, or none is written."""
         with suppress(RackhandError):
-            times = [track.recording.newest() for track in self._tracks(host)]
+            times = [track.recording.newest() for track in self._tracks(host).values() if track is not None]
             return min((time for time in times if time is not None), default=None) if None not in times else None
         return None
 
-    def _tracks(self, host: Host) -> list[_Track]:
+    def _tracks(self, host: Host) -> dict[str, _Track | None]:
         with self._lock:
-            if host.where not in self._hosts:
-                self._hosts[host.where] = self._open(host)
-            return self._hosts[host.where]
+            tracks = self._hosts.setdefault(host.where, dict.fromkeys(names_of(self._fleet, host)))
+            if None in tracks.values() and monotonic() >= self._again_at.get(host.where, 0.0):
+                self._again_at[host.where] = monotonic() + AGAIN_S
+                tracks |= {name: self._open(host, name) for name, track in tracks.items() if track is None}
+            return tracks
 
     def _is_taken(self, track: _Track, sample: Sample) -> bool:
         try:
             track.take(sample)
         except (RackhandError, OSError, sqlite3.Error) as error:
-            self._say(track.where, f"the history of {track.name} is no longer written: {error}")
+            self._miss(track.where, track.name, _unwritten(track.name, error))
             return False
+        if (track.where, track.name) in self._missed:
+            self._missed.discard((track.where, track.name))
+            self._say(track.where, f"the history of {track.name} is written now")
         return True
+
+    def _miss(self, where: str, name: str, text: str) -> None:
+        """Said once, until the history is written again."""
+        if (where, name) not in self._missed:
+            self._missed.add((where, name))
+            self._say(where, text)
 
     def shown(self, show: Callable[[Host, Sample], None]) -> Callable[[Host, Sample], None]:
         """`show`, and the history beside it."""
@@ -83,26 +103,29 @@ class Recorder:
 
     def close(self) -> None:
         for tracks in self._hosts.values():
-            for track in tracks:
-                track.recording.close()
+            for track in tracks.values():
+                if track is not None:
+                    track.recording.close()
 
-    def _open(self, host: Host) -> list[_Track]:
-        tracks = []
-        for name in names_of(self._fleet, host):
-            try:
-                recording = Recording(recording_file(self._directory, name))
-                has_pen = recording.take_pen()
-            except (RackhandError, OSError, sqlite3.Error) as error:
-                self._say(host.where, f"no history is written: {error}")
-                continue
-            if has_pen:
-                job = next((job for job in self._fleet.jobs_on(host) if job.name == name), None)
-                shown = shown_inventory(self._fleet, host, job)
-                tracks.append(_Track(host.where, name, recording, self._interval_s, self._say, shown))
-            else:
-                recording.close()
-                self._say(host.where, f"the history of {name} is being written by another record or tail-metrics")
-        return tracks
+    def _open(self, host: Host, name: str) -> _Track | None:
+        try:
+            recording = Recording(recording_file(self._directory, name))
+            has_pen = recording.take_pen()
+        except (RackhandError, OSError, sqlite3.Error) as error:
+            self._miss(host.where, name, _unwritten(name, error))
+            return None
+        if not has_pen:
+            recording.close()
+            text = f"the history of {name} is being written by another record or tail-metrics"
+            self._miss(host.where, name, text)
+            return None
+        job = next((job for job in self._fleet.jobs_on(host) if job.name == name), None)
+        shown = shown_inventory(self._fleet, host, job)
+        return _Track(host.where, name, recording, self._interval_s, self._say, shown)
+
+
+def _unwritten(name: str, error: Exception) -> str:
+    return f"the history of {name} isn't written, tried again each minute: {error}"
 
 
 def names_of(fleet: Fleet, host: Host) -> list[str]:
@@ -163,7 +186,10 @@ class _Track:
     def take(self, sample: Sample) -> None:
         last = self.samples[-1].time if self.samples else self.recording.newest()
         if last is not None and sample.time <= last:
-            return
+            if sample.rebuilt or sample.time > last - CLOCK_S:
+                return
+            self._begin_anew(sample, last)
+            last = sample.time
         if last is not None and sample.time - last > GAP * max(self.interval_s, 1.0):
             self._happened(sample, "gap", f"nothing seen for {sample.time - last:.0f} s", {"since": last})
         is_running = not sample.rebuilt and self._follow_run(sample)
@@ -186,6 +212,14 @@ class _Track:
         if sample.time - self.pruned_at >= PRUNE_EVERY_S:
             self.pruned_at = sample.time
             self.recording.prune(sample.time)
+
+    def _begin_anew(self, sample: Sample, last: float) -> None:
+        """The container's clock went back: what was seen says nothing about now, its times lie ahead."""
+        self.samples.clear()
+        self.rebuilt.clear()
+        self.looked_at = self.pruned_at = 0.0
+        text = f"the container's clock went back by {last - sample.time:.0f} s"
+        self._happened(sample, "clock", text, {"from": last})
 
     def _tell_rebuilt(self, sample: Sample) -> None:
         if self.rebuilt:
