@@ -30,8 +30,7 @@ from tests.remote.s3_server import S3, s3_server
 
 URL = "s3://bucket/run/1"
 NAME = "run/1/completions-00000.jsonl"
-PART = 5 << 20
-"""The smallest that S3 takes."""
+PART = 64 << 10
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +50,8 @@ def s3(endpoint: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shard of 5 MiB and more goes in parts of that size."""
+    """A shard of 64 KiB and more goes in parts of that size, which is less than S3 itself takes."""
+    monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", PART)
     for module, name in (
         *((objects, "PART_BYTES"), (obstore_objects, "PART_BYTES"), (parts_file, "PART_BYTES")),
         *((s3_objects, "ONE_REQUEST_BYTES"), (obstore_objects, "ONE_REQUEST_BYTES")),
