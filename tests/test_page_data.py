@@ -9,9 +9,9 @@ import pytest
 from rackhand.contract.job import length_class
 from rackhand.contract.watch import JobSample, Sample
 from rackhand.inventory import Env, Fleet, Host, Job, PlainSsh, SecretRef, ServerSpec, Ssh
+from rackhand.masked import shown_inventory
 from rackhand.page import Recorded, page_data, render_page
 from rackhand.page.marks import marks_of
-from rackhand.page.masked import shown_inventory
 from rackhand.page.runs import runs_of
 from rackhand.page.series import MOST_POINTS, host_lines, points_of, times_of
 from rackhand.page.work import work_of

@@ -16,8 +16,8 @@ from typing import Any
 from rackhand.compare import STEADY_WINDOW_S, steady_stretch
 from rackhand.contract.watch import LIVE, GpuSample, Sample
 from rackhand.inventory import Baseline
+from rackhand.masked import masked
 from rackhand.outcomes import SENT
-from rackhand.page.masked import masked
 from rackhand.recording import Run
 from rackhand.steady import last_seconds, total_of
 

@@ -16,7 +16,7 @@ from rackhand.contract.watch import Sample
 from rackhand.diagnose import WINDOW_S, diagnose
 from rackhand.errors import RackhandError
 from rackhand.inventory import Fleet, Host
-from rackhand.page.masked import shown_inventory
+from rackhand.masked import shown_inventory
 from rackhand.recording import Happening, Recording, Run, recording_file, recordings_dir
 from rackhand.render.verdicts import compared_line, verdict_line
 

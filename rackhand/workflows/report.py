@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rackhand.errors import PreconditionError, RackhandError
 from rackhand.inventory import Fleet, Job
+from rackhand.masked import shown_inventory
 from rackhand.page import Mark, Recorded, page_data, render_page
-from rackhand.page.masked import shown_inventory
 from rackhand.recording import Happening, Recording
 from rackhand.report import Outcome, Report, Row
 from rackhand.workflows.history import parse_since

@@ -1,4 +1,4 @@
-"""The inventory as a page may show it: references instead of secrets, and nothing that looks like one. Pure."""
+"""The inventory as a page or a history may show it: references for secrets, and nothing that looks like one. Pure."""
 
 from __future__ import annotations
 
