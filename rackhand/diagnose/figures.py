@@ -197,13 +197,14 @@ def _feeding(sample: Sample, at: int, count: int) -> dict[str, float]:
 
 
 def _arrival(own: Mapping[str, float]) -> dict[str, float]:
-    """How much of what may be sent the server has. By the server's count: a generator that stands still counts what
-    was answered meanwhile as in flight."""
+    """How much of what may be sent the server has, and the slots that stay empty even with nothing on its way. By the
+    server's count: a generator that stands still counts what was answered meanwhile as in flight."""
     sent, cap = own.get("sent"), own.get("cap")
     if not sent or cap is None:
         return {"client_lags": 0.0}
     share = (own.get("running", 0.0) + own.get("queue", 0.0)) / sent
-    return {"arrived_share": share, "client_lags": float(sent >= cap and share < ARRIVED)}
+    found = {"arrived_share": share, "client_lags": float(sent >= cap and share < ARRIVED)}
+    return found | ({"empty": cap - sent} if sent < cap else {})
 
 
 def _among_peers(equals: Mapping[int, Mapping[str, float]], gpu: int) -> dict[str, float]:
