@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lab import container
+from lab import container, faults
 from lab import host as lab_host
 from lab.place import LabOptions, Place
 from rackhand.contract.checks import PromptsCheck, Verified
@@ -126,11 +126,14 @@ def test_a_job_survives_a_dead_server_and_a_dead_generator_and_is_done_once(benc
     assert what(again)[0].startswith("job j: already running (pid ")
 
     await_true(lambda: bench.progress()["completed"] >= 5, "completions come")
+    # However slow this machine is, the job isn't over before the last resume.
+    for gpu in (0, 1):
+        faults.set_fault(bench.place.gpu_dir(200), gpu, "slow", factor=4.0)
     record = bench.place.workspace(200) / "rackhand/run/gpu1.json"
     kill(bench.place, json.loads(record.read_text())["pid"])
     await_true(lambda: json.loads(record.read_text())["exit_status"] == -9, "the supervisor sees it end")
-    assert bench.status()["GPU 1"].startswith("dead (exit -9)")
     before = len(bench.finished())
+    assert bench.status()["GPU 1"].startswith("dead (exit -9)")
     await_true(lambda: len(bench.finished()) > before, "the other server goes on")
     kill(bench.place, bench.progress()["pid"])
     await_true(lambda: observe_lock(bench.output) is None, "the generator is gone")
@@ -149,6 +152,7 @@ def test_a_job_survives_a_dead_server_and_a_dead_generator_and_is_done_once(benc
     assert what(stopped)[0].startswith("job j: stopped")
     assert bench.status()["job j"].startswith("stopped")
 
+    faults.clear_faults(bench.place.gpu_dir(200))
     assert bench.resume().exit_code == 3
     await_true(lambda: bench.progress()["status"] == "done", "the job ends", 110)
     assert sorted(bench.finished()) == list(range(PROMPTS))

@@ -17,7 +17,7 @@ from tests.remote.rig import Rig, listed, nothing_lost_nothing_twice, records, w
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(("kills", "count"), [(20, 6_000), pytest.param(200, 60_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("kills", "count"), [(10, 3_000), pytest.param(200, 60_000, marks=pytest.mark.slow)])
 def test_kills_in_a_row_lose_nothing_and_ask_little_twice(tmp_path: Path, kills: int, count: int) -> None:
     seed = secrets.randbelow(1 << 30)
     dice = random.Random(seed)  # noqa: S311
@@ -29,7 +29,7 @@ def test_kills_in_a_row_lose_nothing_and_ask_little_twice(tmp_path: Path, kills:
             time.sleep(dice.random() * 0.2)
             process.kill()
             process.wait()
-            if kill % (kills // 20):
+            if kill % max(1, kills // 20):
                 continue
             indices = [record["index"] for record in _whole_records(rig.output)]
             assert len(indices) == len(set(indices)), f"kill {kill}, seed {seed}"
