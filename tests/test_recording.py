@@ -19,6 +19,7 @@ from rackhand.render.screen import JsonScreen
 from rackhand.render.text import TextScreen
 from rackhand.workflows.history import Told, history, parse_since, tell_history, write_csv, write_jsonl
 from rackhand.workflows.record import AGAIN_S, Recorder, open_recording
+from rackhand.workflows.track import AWAY_S
 
 GPU = GpuSample(
     0, state="running", running=32, cap=37, queue=0, kv_usage=0.21, mamba_usage=0.61, tok_s=670.5,
@@ -237,6 +238,23 @@ def test_a_history_that_could_not_be_written_is_written_again_when_it_can(
     ]
     with closing(open_recording(FLEET, environ, "expansion")) as kept:
         assert [one.time for one in kept.samples()] == [1.0, AGAIN_S, 2 * AGAIN_S]
+
+
+def test_a_server_between_its_stop_and_its_start_makes_no_run_and_one_that_stays_away_does(tmp_path: Path) -> None:
+    def without_one(at: float) -> Sample:
+        whole = sample(at)
+        gone = replace(whole.gpus[0], state="stopped", flags={}, cap=None)
+        return replace(whole, gpus=(gone, *whole.gpus[1:]))
+
+    before = [sample(1000.0 + 2 * n) for n in range(20)]
+    restarting = [without_one(1040.0 + 2 * n) for n in range(5)]
+    after = [sample(1050.0 + 2 * n, flags="0.90") for n in range(50)]
+    crashed = [without_one(1150.0 + 2 * n) for n in range(40)]
+    environ = recorded(tmp_path, [*before, *restarting, *after, *crashed], [])
+    told = history(FLEET, environ, "expansion")
+    assert [run.began for run in told.runs] == [1000.0, 1050.0, 1150.0 + AWAY_S]
+    (compared,) = [event for event in told.events if event.kind == "comparison"]
+    assert compared.text.startswith("run 2 against run 1: tok/s per GPU")
 
 
 def test_a_clock_that_is_set_back_is_said_and_loses_no_sample(tmp_path: Path) -> None:

@@ -130,6 +130,8 @@ def changed_flags(a: Run, b: Run) -> list[str]:
 def compared_line(found: RunComparison, a: Run, b: Run) -> str:
     """One line for a live table and a log."""
     line = found.line("tok/s per GPU")
+    if line.ratio is None:
+        return f"run {b.id} against run {a.id}: nothing to compare, one of them was never steady"
     what = _cells(line)
     return f"run {b.id} against run {a.id}: tok/s per GPU {what[1]} against {what[0]}, x{what[2]} {what[3]}".rstrip()
 

@@ -18,7 +18,8 @@ from rackhand.recording import Recording
 from rackhand.render.verdicts import before_after_facts
 from rackhand.workflows.fleet import Task
 from rackhand.workflows.metrics import plan_watch
-from rackhand.workflows.record import Recorder, open_recording, run_key
+from rackhand.workflows.record import Recorder, open_recording
+from rackhand.workflows.track import run_key
 
 BEFORE_S = 45.0
 """Four blocks of a comparison, and some more."""
@@ -28,6 +29,7 @@ SEEN_LATELY_S = 30.0
 SETTLED_S = 15.0
 """Every recorder has taken a sample of the new servers by then."""
 INTERVAL_S = 2.0
+NEVER_STEADY = "no: one of both runs was never steady; ./inv history shows them"
 
 T = TypeVar("T")
 Follow = Callable[[Task], Generator[Sample, None, None]]
@@ -89,14 +91,15 @@ class BeforeAfter:
         def facts(recording: Recording) -> Mapping[str, str]:
             known = {run.id: run for run in recording.runs()}
             samples = (recording.last_samples(known[run], within_s=COMPARED_S) for run in runs)
-            return before_after_facts(compare(*samples))
+            found = compare(*samples)
+            return before_after_facts(found) if found.blocks else {"compared": NEVER_STEADY}
 
         return self._read(facts) or {}
 
     def _record(self, is_enough: Callable[[Sample, Sample], bool]) -> None:
         first: Sample | None = None
         with (
-            Recorder(self.fleet, os.environ, say=self.task.say_to, interval_s=INTERVAL_S) as recorder,
+            Recorder(self.fleet, os.environ, say=self.task.say_to, interval_s=INTERVAL_S, or_another=True) as recorder,
             closing((self.follow or self._follow_host)(self.task)) as samples,
         ):
             for sample in samples:
