@@ -87,6 +87,8 @@ def _open(options: GenerateOptions, log: LogLines) -> tuple[Lock, Ledger, KnownP
     if not options.prompts.is_file():
         raise RefusedError(f"{options.prompts}: no such prompts file")
     check_readable(options.prompts)
+    if not os.environ.get(API_KEY, "").isprintable():
+        raise RefusedError(f"{API_KEY} holds a line break or another character that no header can have; set it without")
     if options.compress:
         Frames()
     if options.object_store:
@@ -245,7 +247,8 @@ async def _run_to_the_end(loop: RunLoop, ledger: Ledger, log: LogLines) -> int:
         await loop.run()
     except HopelessError as error:
         problem = str(error)
-    if not await feeder.committer.stop(loop.drain_timeout_s if loop.signalled is None else _LAST_WRITE_S):
+    patience_s = _LAST_WRITE_S if loop.signalled is not None else max(_LAST_WRITE_S, loop.drain_timeout_s)
+    if not await feeder.committer.stop(patience_s):
         problem = problem or "the last completions couldn't be written; they are asked again"
     elif not problem and loop.signalled is None and tally.left == 0:
         ledger.close_shard()

@@ -202,6 +202,9 @@ class Feeder:
         except (OSError, EOFError) as error:
             self._failure = HopelessError(f"the prompts can't be read any further: {error}; put the file right")
             return
+        except Exception as error:  # noqa: BLE001 (as in `_fly`: rows that weren't read must not look like the end)
+            self._failure = error
+            return
         finally:
             self._reading = None
         self._ended = not found

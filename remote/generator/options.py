@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from rackhand.contract.job import PROMPT_COLUMNS, root_url
@@ -44,9 +45,14 @@ class GenerateOptions:
     delete_local: bool
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}; --help lists the flags\n")
+
+
 def parse_options(argv: list[str]) -> GenerateOptions:
     """Ends with status 2 and one line on what is wrong."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="generate", description="Feed prompts to OpenAI-style servers; resume exactly where it stopped.",
         allow_abbrev=False,
     )  # fmt: skip
@@ -64,10 +70,16 @@ def parse_options(argv: list[str]) -> GenerateOptions:
     add("--retry-failed", action="store_true", help="ask again what stands in failures.jsonl")
     add("--retry-rejected", action="store_true", help="ask again what stands in rejected.jsonl")
     add("--attempts", type=_positive, default=5, metavar="K", help="tries of a prompt on servers that fail")
-    add("--drain-timeout", type=float, default=60.0, metavar="S", help="seconds for requests in flight after a signal")
-    add("--timeout-floor", type=float, default=120.0, metavar="S", help="shortest deadline of a request, seconds")
+    add(
+        "--drain-timeout",
+        type=_seconds,
+        default=60.0,
+        metavar="S",
+        help="seconds for what is in flight after a signal",
+    )
+    add("--timeout-floor", type=_seconds, default=120.0, metavar="S", help="shortest deadline of a request, seconds")
     add("--shard-bytes", type=_positive, default=SHARD_BYTES, metavar="B", help="a shard is closed at this size")
-    add("--shard-seconds", type=float, default=SHARD_S, metavar="S", help="a shard is closed at this age")
+    add("--shard-seconds", type=_seconds, default=SHARD_S, metavar="S", help="a shard is closed at this age")
     add("--quality", type=_quality, default="default", metavar="default|off|FILE", help="checks of each completion")
     add("--compress", choices=("zstd",), help="compress shards: one frame with a checksum a commit group")
     add(
@@ -111,28 +123,46 @@ def _url(text: str) -> str:
     try:
         parts = urlsplit(text)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        plain = not (parts.query or parts.fragment or "@" in parts.netloc)
     except ValueError:
-        good = False
+        good = plain = False
+    if good and not plain:
+        # Not shown: a password stands before an @.
+        raise argparse.ArgumentTypeError("a URL with a user, a query or a fragment; the key comes from the environment")
     if not good:
         raise argparse.ArgumentTypeError(f"{text!r} is no URL such as http://127.0.0.1:30000")
     return root_url(text)
 
 
 def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0")
+    return value
 
 
 def _concurrency(text: str) -> int | str:
     return "auto" if text == "auto" else _positive(text)
 
 
-def _sampling(text: str) -> dict[str, Any]:
+def _json(text: str) -> Any:
     try:
-        value = json.loads(text)
-    except ValueError as error:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
+
+
+def _sampling(text: str) -> dict[str, Any]:
+    value = _json(text)
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError("a JSON object was expected")
     taken = sorted({"messages", "model", "stream", "n"} & set(value))
@@ -143,7 +173,7 @@ def _sampling(text: str) -> dict[str, Any]:
 
 def _shard(text: str) -> tuple[int, int]:
     index, slash, count = text.partition("/")
-    if not (slash and index.isdigit() and count.isdigit() and int(index) < int(count)):
+    if not (slash and text.isascii() and index.isdigit() and count.isdigit() and int(index) < int(count)):
         raise argparse.ArgumentTypeError(f"{text!r} is no I/N with I from 0 to N-1")
     return int(index), int(count)
 
@@ -157,10 +187,7 @@ def _store(text: str) -> str:
 
 
 def _columns(text: str) -> dict[str, str]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
+    value = _json(text)
     if not isinstance(value, dict) or not all(isinstance(name, str) and name for name in value.values()):
         raise argparse.ArgumentTypeError("an object of column names was expected")
     unknown = sorted(set(value) - set(PROMPT_COLUMNS))

@@ -172,7 +172,7 @@ def parse_quality(text: str) -> Quality:
             ) from None
     try:
         options = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: not JSON: {error}; YAML can be read in the inventory only") from None
     return quality_of(options, where)
 
@@ -193,7 +193,7 @@ def quality_of(options: object, where: str = "quality") -> Quality:
 def _read(name: str, value: object, where: str) -> Any:
     try:
         return _READ[name](value)
-    except (ValueError, re.error) as error:
+    except (ValueError, re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"{where}: {name}: {error}") from None
 
 
@@ -227,7 +227,7 @@ def _patterns(value: object) -> tuple[re.Pattern[str], ...]:
 
 def _scripts(value: object) -> tuple[str, ...]:
     names = [value] if isinstance(value, str) else value
-    if not isinstance(names, list) or not all(name in SCRIPTS for name in names):
+    if not isinstance(names, list) or not all(isinstance(name, str) and name in SCRIPTS for name in names):
         raise ValueError(f"a script, or a list of them, was expected; there are {', '.join(SCRIPTS)}")
     return tuple(names)
 

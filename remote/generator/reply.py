@@ -73,7 +73,7 @@ def parse_reply(status: int, body: bytes) -> Reply:
         data = fastjson.loads(body)
     except ValueError:
         raise TroubleError("bad_body", f"a 200 that isn't JSON: {_excerpt(body)}") from None
-    if not isinstance(data, dict) or data.get("object") == "error" or "error" in data:
+    if not isinstance(data, dict) or data.get("object") == "error" or data.get("error"):
         raise TroubleError("bad_body", f"a 200 with an error: {_message(data) or _excerpt(body)}")
     try:
         choice = data["choices"][0]
@@ -84,7 +84,8 @@ def parse_reply(status: int, body: bytes) -> Reply:
         calls = message.get("tool_calls") or None
     except (KeyError, IndexError, TypeError, AttributeError):
         raise TroubleError("bad_body", f"a 200 without choices: {_excerpt(body)}") from None
-    if not isinstance(content, str | None) or not isinstance(thought, str | None) or not isinstance(calls, list | None):
+    texts = (content, thought, finish)
+    if not all(isinstance(text, str | None) for text in texts) or not isinstance(calls, list | None):
         raise TroubleError("bad_body", f"a 200 with a message of another shape: {_excerpt(body)}")
     if finish == "abort":
         raise TroubleError("aborted", f"finish_reason abort: {_message(choice) or 'the server gave no reason'}")
@@ -96,7 +97,7 @@ def parse_reply(status: int, body: bytes) -> Reply:
         tool_calls=calls,
         finish_reason=finish,
         usage=usage if isinstance(usage, dict) else None,
-        model=data.get("model"),
+        model=model if isinstance(model := data.get("model"), str) else None,
     )
 
 

@@ -14,9 +14,12 @@ from rackhand.contract import to_json
 from rackhand.contract.job import PROGRESS_FILE, Progress, Status
 from remote.generator.control_file import ControlFile
 from remote.generator.feeder import Feeder
+from remote.generator.feeding import HopelessError
 from remote.generator.tally import Tally
 from remote.output.append_file import put_over, put_whole
+from remote.output.job_file import observe_prompts_digest
 from remote.output.upload import PATIENCE_S, Uploader
+from remote.prompts.files import DAMAGE
 from remote.prompts.offsets import KnownPrompts
 
 _PROGRESS_S = 1.0
@@ -55,10 +58,19 @@ class RunLoop:
             await self.feeder.run()
             if self.signalled is None:
                 await counting
+                await asyncio.to_thread(self._check_prompts)
         finally:
             for task in helpers:
                 task.cancel()
             await asyncio.wait(helpers)
+
+    def _check_prompts(self) -> None:
+        """A file that was removed has been read whole all the same."""
+        with contextlib.suppress(FileNotFoundError):
+            if observe_prompts_digest(self.known.path) != self.known.digest:
+                self.known.forget()
+                what_next = "put it back as it was and resume, or name another output"
+                raise HopelessError(f"{self.known.path} changed while it was read; {what_next}")
 
     async def put_progress(self, status: Status, message: str = "") -> None:
         self.tally.status, self.tally.message = status, message
@@ -99,7 +111,7 @@ class RunLoop:
     async def _count(self) -> None:
         try:
             count = await asyncio.to_thread(self.known.count_rows)
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, *DAMAGE) as error:
             self.feeder.log.say(f"the rows of {self.known.path} can't be counted: {error}")
             return
         self.tally.total, self.tally.mine = count.total, count.mine

@@ -48,17 +48,17 @@ class ParquetRows:
         here = [name for name in columns if name in self._file.schema_arrow.names]
         self._rows = self._observe_rows(path, here)
 
-    def _observe_rows(self, path: Path, columns: list[str]) -> Iterator[tuple[dict[str, Any], int]]:
+    def _observe_rows(self, path: Path, columns: list[str]) -> Iterator[tuple[dict[str, Any] | ValueError, int]]:
         try:
             for batch in self._file.iter_batches(batch_size=_BATCH_ROWS, columns=columns):
                 length = batch.nbytes // max(1, batch.num_rows)
-                for row in batch.to_pylist():
-                    yield _plain(row), length
+                for row in _read_batch(batch):
+                    yield row, length
         except self._arrow.ArrowException as error:
             raise OSError(f"{path} is damaged: {error}") from None
 
-    def next_row(self) -> tuple[dict[str, Any] | None, int]:
-        """The row and about its bytes; None at the end."""
+    def next_row(self) -> tuple[dict[str, Any] | ValueError | None, int]:
+        """The row, or what is wrong with its values, and about its bytes; None at the end."""
         return next(self._rows, (None, 0))
 
     def close(self) -> None:
@@ -78,6 +78,16 @@ def _open(path: Path) -> Any:
         return parquet.ParquetFile(path)
     except arrow.ArrowException as error:
         raise OSError(f"{path} is no Parquet file: {error}") from None
+
+
+def _read_batch(batch: Any) -> list[dict[str, Any] | ValueError]:
+    """Row by row where one can't be read: bytes that aren't UTF-8, a time beyond the year 9999."""
+    try:
+        return [_plain(row) for row in batch.to_pylist()]
+    except (ValueError, OverflowError) as error:
+        if batch.num_rows == 1:
+            return [error if isinstance(error, ValueError) else ValueError(str(error))]
+    return [row for at in range(batch.num_rows) for row in _read_batch(batch.slice(at, 1))]
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

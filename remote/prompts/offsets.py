@@ -71,6 +71,11 @@ class KnownPrompts:
             self._put(sampled, self.count)
         return self.count
 
+    def forget(self) -> None:
+        """For a file that changed: what was kept may be of either state."""
+        self.count = None
+        (self.output / OFFSETS_FILE).unlink(missing_ok=True)
+
     def _put(self, offsets: PromptOffsets, count: RowCount) -> None:
         data = offsets.rows.tobytes() + offsets.offsets.tobytes()
         head = _head(self.digest, self.shard) | {"count": asdict(count), "crc32": zlib.crc32(data)}

@@ -65,7 +65,12 @@ def parse_row(index: int, line: bytes, reading: Reading = PLAIN) -> Row | None:
     return parse_fields(index, row, reading)
 
 
-def parse_fields(index: int, row: dict[str, Any], reading: Reading = PLAIN) -> Row:
+def parse_fields(index: int, row: dict[str, Any] | ValueError, reading: Reading = PLAIN) -> Row:
+    """The row of these fields, or of what is wrong with them."""
+    if isinstance(row, UnicodeDecodeError):
+        return BadRow(index, f"not UTF-8 at byte {row.start}", "not_utf8")
+    if isinstance(row, ValueError):
+        return BadRow(index, f"a value can't be read: {row}"[:200], "shape")
     try:
         asked = parse_asked(row, reading)
     except ValueError as error:

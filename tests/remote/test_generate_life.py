@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -9,10 +10,20 @@ import secrets
 import signal
 import subprocess
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from remote.generate import main
+from remote.generator.feeder import Feeder
+from remote.generator.feeding import HopelessError
+from remote.generator.run_loop import RunLoop
+from remote.generator.tally import Tally
+from remote.output.job_file import observe_prompts_digest
+from remote.prompts.offsets import OFFSETS_FILE, observe_known
 from tests.remote.rig import Rig, listed, nothing_lost_nothing_twice, records, wait_until, write_prompts
 
 
@@ -225,16 +236,55 @@ def test_a_limit_ends_the_run_early_and_the_next_one_goes_on(tmp_path: Path) -> 
         (("--sampling", '{"stream": true}'), "stream can't be set here"),
         (("--shard", "2/2"), "no I/N"),
         (("--server", "127.0.0.1:30000"), "no URL"),
+        (("--server", "http://me:secret@127.0.0.1:1"), "argument --server: a URL with a user"),
+        (("--limit", "\N{SUPERSCRIPT TWO}"), "no whole number above 0"),
+        (("--drain-timeout", "nan"), "no number of seconds"),
+        (("--shard-seconds", "-1"), "no number of seconds"),
+        (("--sampling", "[" * 99_999), "not JSON"),
+        (("--quality", '{"must": "a{99999999999}"}'), "must: "),
+        (("--quality", '{"script": [{}]}'), "script: a script, or a list of them"),
         (("--prompt", "x"), "unrecognized arguments"),
     ],
 )
 def test_a_wrong_flag_ends_with_status_2_and_says_what_is_wrong(
     tmp_path: Path, options: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from remote.generate import main
-
     with pytest.raises(SystemExit) as ended:
         main(["--prompts", "p", "--output", str(tmp_path / "out"), "--server", "http://a:1", *options])
     assert ended.value.code == 2
-    assert words in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+    assert "secret" not in said
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("change", ["cut", "grown", "gone"])
+def test_prompts_that_change_while_they_are_read_are_an_error_and_not_an_early_end(tmp_path: Path, change: str) -> None:
+    prompts = write_prompts(tmp_path, 3)
+    known = observe_known(prompts, tmp_path, observe_prompts_digest(prompts), (0, 1))
+
+    async def run() -> None:
+        if change == "gone":
+            prompts.unlink()
+        else:
+            prompts.write_bytes(prompts.read_bytes()[:9] if change == "cut" else prompts.read_bytes() + b"{}")
+
+    known.count_rows()
+    feeder = SimpleNamespace(run=run, clock=time.monotonic, servers=[], status=lambda: ("running", ""))
+    loop = RunLoop(cast("Feeder", feeder), Tally(0.0), tmp_path, known, None, 0.0)
+    said = nullcontext() if change == "gone" else pytest.raises(HopelessError, match=r"prompts.jsonl changed while")
+    with said:
+        asyncio.run(loop.run())
+    assert (tmp_path / OFFSETS_FILE).exists() == (change == "gone")
+
+
+def test_an_api_key_that_no_header_can_hold_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RACKHAND_API_KEY", "sec\nret")
+    prompts = write_prompts(tmp_path, 1)
+    assert main(["--prompts", str(prompts), "--output", str(tmp_path / "out"), "--server", "http://a:1"]) == 4
+    said = "".join(capsys.readouterr())
+    assert "RACKHAND_API_KEY holds a line break" in said
+    assert "sec" not in said

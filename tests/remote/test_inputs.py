@@ -125,6 +125,18 @@ def test_a_damaged_file_is_an_error_and_not_an_early_end(tmp_path: Path, kind: s
         _indices(path)
 
 
+def test_a_parquet_row_whose_values_cannot_be_read_is_left_out_and_the_others_are_not(tmp_path: Path) -> None:
+    texts = pa.array([b"a", b"\xff", b"c", b"d"])
+    times = pa.array([0, 0, 1 << 62, None], pa.timestamp("us"))
+    table = pa.table({"prompt": pa.Array.from_buffers(pa.string(), 4, texts.buffers()), "id": times})
+    parquet.write_table(table, tmp_path / "p.parquet")
+    reader = PromptReader(tmp_path / "p.parquet", wanted=lambda index: True)
+    rows = reader.read(rows=9, size=1 << 20)
+    reader.close()
+    assert [row.kind if isinstance(row, BadRow) else row.index for row in rows] == [0, "not_utf8", "shape", 3]
+    assert reader.oddities == {"not_utf8": 1, "shape": 1}
+
+
 def test_parquet_structs_lose_the_nulls_that_other_rows_brought(tmp_path: Path) -> None:
     turns = [[USER], [{"role": "user", "content": "x", "name": "n"}]]
     table = pa.Table.from_pylist([{"messages": turn, "other": 1.5} for turn in turns])

@@ -77,6 +77,7 @@ def test_a_recorded_full_queue_is_busy_and_its_streamed_form_is_no_completion() 
         (200, b'{"object": "error", "message": "x"}', "bad_body"),
         (200, _completion(content=5), "bad_body"),
         (200, _completion(content="x", tool_calls="y"), "bad_body"),
+        (200, _completion(content="x", finish={"type": "stop"}), "bad_body"),
         (200, _completion(content="half", finish="abort"), "aborted"),
     ],
 )
@@ -84,6 +85,12 @@ def test_an_answer_that_is_no_completion_says_whose_fault_it_is(status: int, bod
     with pytest.raises(TroubleError) as trouble:
         parse_reply(status, body)
     assert trouble.value.kind == kind
+
+
+def test_an_error_of_null_is_none_and_a_model_that_is_no_text_is_unknown() -> None:
+    body = json.loads(_completion(content="x")) | {"error": None, "model": 5}
+    reply = parse_reply(200, json.dumps(body).encode())
+    assert (reply.completion, reply.model) == ("x", None)
 
 
 @pytest.mark.parametrize(
