@@ -39,6 +39,7 @@ FIRST_ROUND_S = 1.0
 MOST_PAST = 7200
 """Samples of the past at most: four hours at an interval of 2 s, more widely spaced beyond."""
 WORK_S = 0.05
+"""CPU time that goes into the past between two rests."""
 _BLANK = vars(GpuSample(0))
 BLOCKED_S = 600.0
 """A road that has taken nothing for this long is given up: nobody will come back to it."""

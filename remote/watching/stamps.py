@@ -17,6 +17,7 @@ ZONE_STEP_S = 900.0
 SLACK_S = 5.0
 """A line's time is cut to seconds, and a file's time of change may be some ticks old."""
 JUST_WRITTEN_S = 60.0
+"""A file that changed longer after its last line with a time was changed by something else."""
 
 
 class Stamps:
