@@ -79,7 +79,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """`kind`: verdict, state, run, gap, rebuilt or comparison."""
+    """`kind`: verdict, state, run, gap, rebuilt, clock or comparison."""
 
     time: float
     host: str

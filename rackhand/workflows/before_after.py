@@ -99,7 +99,9 @@ class BeforeAfter:
     def _record(self, is_enough: Callable[[Sample, Sample], bool]) -> None:
         first: Sample | None = None
         with (
-            Recorder(self.fleet, os.environ, say=self.task.say_to, interval_s=INTERVAL_S, or_another=True) as recorder,
+            Recorder(
+                self.fleet, os.environ, say=self.task.say_to, interval_s=INTERVAL_S, another_may_write=True
+            ) as recorder,
             closing((self.follow or self._follow_host)(self.task)) as samples,
         ):
             for sample in samples:

@@ -31,10 +31,10 @@ class Recorder:
         *,
         say: Say,
         interval_s: float,
-        or_another: bool = False,
+        another_may_write: bool = False,
     ) -> None:
-        """With `or_another` it isn't said that another process writes a history."""
-        self._fleet, self._say, self._interval_s, self._or_another = fleet, say, interval_s, or_another
+        """With `another_may_write` it isn't said that another process writes a history."""
+        self._fleet, self._say, self._interval_s, self._another_may_write = fleet, say, interval_s, another_may_write
         self._directory = recordings_dir(environ, fleet.path)
         self._hosts: dict[str, dict[str, Track | None]] = {}
         self._again_at: dict[str, float] = {}
@@ -111,7 +111,7 @@ class Recorder:
         if not has_pen:
             recording.close()
             text = f"the history of {name} is being written by another record or tail-metrics"
-            if not self._or_another:
+            if not self._another_may_write:
                 self._miss(host.where, name, text)
             return None
         job = next((job for job in self._fleet.jobs_on(host) if job.name == name), None)
