@@ -16,8 +16,8 @@ from typing import Any, Protocol, Self, TextIO
 
 from rackhand.contract import to_json
 from rackhand.contract.watch import Sample
-from rackhand.gap import gap_of
 from rackhand.inventory import Baseline, Host
+from rackhand.losses import losses_of
 from rackhand.report import Comparison, Report
 from rackhand.steady import course_of, total_of
 from rackhand.trail import Trail
@@ -76,7 +76,7 @@ class JsonScreen:
             eta = trail.eta(job["name"])
             job |= {"eta_s": eta.eta_s, "eta_low_s": eta.low_s, "eta_high_s": eta.high_s, "eta_why": eta.why}
         samples = trail.samples
-        self._write("sample", {**fields, "course": course_of(samples), "gap": gap_of(samples).as_json()})
+        self._write("sample", {**fields, "course": course_of(samples), "losses": losses_of(samples).as_json()})
 
     def report(self, report: Report) -> None:
         self._write("report", report.as_json())

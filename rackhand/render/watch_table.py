@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from rackhand.contract.watch import LIVE, GpuSample, Sample, State
 from rackhand.diagnose import diagnose
-from rackhand.gap import Gap, gap_of
 from rackhand.inventory import Baseline
+from rackhand.losses import Losses, losses_of
 from rackhand.render.trends import Trends, trends_of
 from rackhand.render.verdicts import verdict_line
-from rackhand.render.words import UNKNOWN, gap_words, gib, job_words, number, of, percent
+from rackhand.render.words import UNKNOWN, gib, job_words, losses_words, number, of, percent
 from rackhand.steady import Course, course_of, total_of
 from rackhand.trail import Trail
 
@@ -49,7 +49,7 @@ def view_of(where: str, trail: Trail, baselines: Sequence[Baseline]) -> View:
         sample.time,
         tuple((STYLES[gpu.state], gpu_cells(gpu)) for gpu in sample.gpus),
         total_cells(sample),
-        (*jobs, *lines_of(sample, course_of(samples), gap_of(samples), baselines), *_verdict(samples)),
+        (*jobs, *lines_of(sample, course_of(samples), losses_of(samples), baselines), *_verdict(samples)),
         trends_of(samples),
     )
 
@@ -78,9 +78,9 @@ def total_cells(sample: Sample) -> tuple[str, ...]:
     return ("all", f"{living} of {len(sample.gpus)}", running, queue, "", "", rate, "", "", power, "")
 
 
-def lines_of(sample: Sample, course: Course, gap: Gap, baselines: Sequence[Baseline]) -> list[str]:
+def lines_of(sample: Sample, course: Course, losses: Losses, baselines: Sequence[Baseline]) -> list[str]:
     """What stands below the jobs."""
-    words = gap_words(gap)
+    words = losses_words(losses)
     lines = [words] if words else []
     rate = total_of(sample, "tok_s")
     facts = [f"the run is {course}"] if course != "unknown" else []

@@ -8,7 +8,7 @@ from typing import Any
 
 from rackhand.contract.job import real_of, whole_of
 from rackhand.eta import Eta
-from rackhand.gap import Gap
+from rackhand.losses import Losses
 
 UNKNOWN = "?"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -59,27 +59,27 @@ def eta_words(eta: Eta) -> str:
     return f"ETA {middle} {name} ({low}-{high} {name})"
 
 
-def gap_words(gap: Gap) -> str:
+def losses_words(losses: Losses) -> str:
     """Where the tokens stay, from what is possible to what the client gets; "" while no server decodes."""
-    if gap.server_tok_s is None or not gap.server_tok_s:
+    if losses.server_tok_s is None or not losses.server_tok_s:
         return ""
-    words = f"tok/s: at most {number(gap.possible_tok_s)}"
+    words = f"tok/s: at most {number(losses.possible_tok_s)}"
     for value, name in (
-        (gap.prefill_tok_s, "prefill"),
-        (gap.queue_tok_s, "queue"),
-        (gap.idle_slots_tok_s, "idle slots"),
+        (losses.prefill_tok_s, "prefill"),
+        (losses.queue_tok_s, "queue"),
+        (losses.idle_slots_tok_s, "idle slots"),
     ):
         words += _less(value, name)
-    words += f" = {number(gap.server_tok_s)} at the servers"
-    if gap.client_tok_s is None:
+    words += f" = {number(losses.server_tok_s)} at the servers"
+    if losses.client_tok_s is None:
         return words
     for value, name in (
-        (gap.in_flight_tok_s, "still in flight"),
-        (gap.thrown_away_tok_s, "thrown away"),
-        (gap.rest_tok_s, "rest"),
+        (losses.in_flight_tok_s, "still in flight"),
+        (losses.thrown_away_tok_s, "thrown away"),
+        (losses.rest_tok_s, "rest"),
     ):
         words += _less(value, name)
-    return f"{words} = {number(gap.client_tok_s)} at the client"
+    return f"{words} = {number(losses.client_tok_s)} at the client"
 
 
 def _less(value: float | None, name: str) -> str:

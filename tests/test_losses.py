@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from rackhand.contract.watch import GpuSample, JobSample, Sample
-from rackhand.gap import Gap, gap_of
-from rackhand.render.words import gap_words
+from rackhand.losses import Losses, losses_of
+from rackhand.render.words import losses_words
 
 GPU = GpuSample(0, "running", running=64, cap=72, queue=0, tok_s=1200.0, kv_tokens=100_000, prefill_share=0.04)
 
@@ -23,7 +23,7 @@ def sample(n: int, *, kv: int = 0, tok_s: float | None = 1200.0, **gpu: Any) -> 
 
 
 def test_every_token_is_accounted_for_from_what_is_possible_to_the_client() -> None:
-    found = gap_of([sample(n, kv=500) for n in range(40)])
+    found = losses_of([sample(n, kv=500) for n in range(40)])
     assert found.seconds == 195
     assert found.server_tok_s == pytest.approx(9600)
     assert found.idle_slots_tok_s == pytest.approx(9600 * 8 / 64)
@@ -34,7 +34,7 @@ def test_every_token_is_accounted_for_from_what_is_possible_to_the_client() -> N
     assert found.in_flight_tok_s == pytest.approx(8 * 500 / 5)
     assert found.thrown_away_tok_s == pytest.approx(300)
     assert found.rest_tok_s == pytest.approx(9600 - 7800 - 800 - 300)
-    assert gap_words(found) == (
+    assert losses_words(found) == (
         "tok/s: at most 11,200 - 400 prefill - 0 queue - 1,200 idle slots = 9,600 at the servers"
         " - 800 still in flight - 300 thrown away - 700 rest = 7,800 at the client"
     )
@@ -43,14 +43,14 @@ def test_every_token_is_accounted_for_from_what_is_possible_to_the_client() -> N
 def test_prompts_that_came_to_run_are_no_answers_in_flight() -> None:
     run = [sample(n, kv=500) for n in range(40)]
     run[0] = replace(run[0], gpus=tuple(replace(gpu, running=54) for gpu in run[0].gpus))
-    assert gap_of(run).in_flight_tok_s == pytest.approx(8 * 500 / 5 - 8 * 10 * 100 / 195)
+    assert losses_of(run).in_flight_tok_s == pytest.approx(8 * 500 / 5 - 8 * 10 * 100 / 195)
 
 
 def test_slots_that_stand_empty_while_requests_wait_are_the_queues() -> None:
-    found = gap_of([sample(0, running=60, queue=3)])
+    found = losses_of([sample(0, running=60, queue=3)])
     each = 8 * 1200 / 60
     assert (found.queue_tok_s, found.idle_slots_tok_s) == (pytest.approx(3 * each), pytest.approx(9 * each))
-    full = gap_of([sample(0, running=72, queue=30)])
+    full = losses_of([sample(0, running=72, queue=30)])
     assert (full.queue_tok_s, full.idle_slots_tok_s) == (0, 0)
 
 
@@ -63,39 +63,39 @@ def test_slots_that_stand_empty_while_requests_wait_are_the_queues() -> None:
     ],
 )
 def test_what_can_not_be_read_stays_unknown(gpu: dict[str, object], names: list[str]) -> None:
-    found = gap_of([sample(n, **gpu) for n in range(40)]).as_json()
+    found = losses_of([sample(n, **gpu) for n in range(40)]).as_json()
     assert sorted(name for name, value in found.items() if value is None) == sorted(names)
 
 
 def test_a_counter_wins_over_the_rate_unless_a_server_began_anew() -> None:
     run = [sample(n, decoded_tokens=6500.0 * n) for n in range(40)]
-    assert gap_of(run).server_tok_s == pytest.approx(8 * 6500 / 5)
+    assert losses_of(run).server_tok_s == pytest.approx(8 * 6500 / 5)
     run[-1] = sample(39, decoded_tokens=100.0)
-    assert gap_of(run).server_tok_s == pytest.approx(9600)
+    assert losses_of(run).server_tok_s == pytest.approx(9600)
 
 
 def test_a_gpu_that_does_not_tell_its_prefill_is_like_the_others_when_half_of_them_do() -> None:
     one = sample(0)
     for told, lost in ((4, pytest.approx(400)), (3, None)):
         gpus = tuple(replace(g, prefill_share=0.04 if g.gpu < told else None) for g in one.gpus)
-        assert gap_of([replace(one, gpus=gpus)]).prefill_tok_s == lost
+        assert losses_of([replace(one, gpus=gpus)]).prefill_tok_s == lost
 
 
 def test_the_client_is_known_after_a_minute_and_thirty_answers_only() -> None:
-    early = gap_of([sample(n) for n in range(11)])
+    early = losses_of([sample(n) for n in range(11)])
     assert (early.server_tok_s, early.client_tok_s, early.rest_tok_s) == (9600, None, None)
-    assert gap_words(early).endswith("= 9,600 at the servers")
-    assert gap_of([sample(n) for n in range(13)]).client_tok_s == pytest.approx(7800)
+    assert losses_words(early).endswith("= 9,600 at the servers")
+    assert losses_of([sample(n) for n in range(13)]).client_tok_s == pytest.approx(7800)
 
 
 def test_the_window_reaches_back_to_what_broke() -> None:
     run = [sample(n, tok_s=None if n == 20 else 1200.0) for n in range(40)]
-    assert gap_of(run).seconds == 5 * 18
+    assert losses_of(run).seconds == 5 * 18
     other = [replace(s, jobs=(replace(s.jobs[0], progress={**s.jobs[0].progress, "pid": 8}),)) for s in run[35:]]  # type: ignore[dict-item]
-    assert gap_of([*run[:35], *other]).seconds == 20
+    assert losses_of([*run[:35], *other]).seconds == 20
 
 
 def test_without_servers_or_samples_there_is_nothing_to_say() -> None:
-    assert gap_of([]) == Gap(0.0)
-    assert gap_words(Gap(0.0)) == ""
-    assert gap_words(gap_of([sample(0, running=0, tok_s=0.0)])) == ""
+    assert losses_of([]) == Losses(0.0)
+    assert losses_words(Losses(0.0)) == ""
+    assert losses_words(losses_of([sample(0, running=0, tok_s=0.0)])) == ""

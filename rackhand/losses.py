@@ -39,7 +39,7 @@ LEAST_KNOWN = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class Losses:
     """`seconds` is the window's length, 0 for a single sample. `client_tok_s` and what follows from it are None
     below LEAST_S seconds or LEAST_FINISHED completions."""
 
@@ -77,11 +77,11 @@ class Gap:
         return {name: None if value is None else round(value, 1) for name, value in parts.items()}
 
 
-def gap_of(samples: Sequence[Sample], *, window_s: float = WINDOW_S) -> Gap:
+def losses_of(samples: Sequence[Sample], *, window_s: float = WINDOW_S) -> Losses:
     """Of the newest samples of one host, as far back as nothing broke: every rate known, the same generators."""
     window = _unbroken(last_seconds(samples, window_s))
     if not window:
-        return Gap(0.0)
+        return Losses(0.0)
     counted = _counted(window)
     server = _mean(window, lambda sample: total_of(sample, "tok_s")) if counted is None else counted
     parts = {
@@ -89,7 +89,7 @@ def gap_of(samples: Sequence[Sample], *, window_s: float = WINDOW_S) -> Gap:
         "queue_tok_s": _mean(window, lambda sample: _empty(sample, asked=True)),
         "idle_slots_tok_s": _mean(window, lambda sample: _empty(sample, asked=False)),
     }
-    return Gap(window[-1].time - window[0].time, server, **parts, **_client(window))
+    return Losses(window[-1].time - window[0].time, server, **parts, **_client(window))
 
 
 def _unbroken(samples: Sequence[Sample]) -> Sequence[Sample]:
