@@ -181,6 +181,7 @@ def test_json_has_an_event_for_everything(event: str) -> None:
 
 LATE = {"status": "running", "completed": True, "total": None}
 PAUSED = {"status": "paused", "completed": 1, "total": 4, "failed": 0, "rate_per_sec": 2, "message": "disk\x1b full"}
+OVER = {"status": "stopped", "completed": 1, "total": 4, "failed": 0, "rate_per_sec": 2, "tokens_per_s": 300}
 
 
 @pytest.mark.parametrize(
@@ -190,6 +191,7 @@ PAUSED = {"status": "paused", "completed": 1, "total": 4, "failed": 0, "rate_per
         ({}, 1, "?: ? of ? done, ?/s, ? failed"),
         (LATE, 90, "running: ? of ? done, ?/s, ? failed, ETA unknown, last written 90 s ago"),
         (PAUSED, 900, "paused: 1 of 4 done (25.0 %), 2.0/s, 0 failed, disk\ufffd full"),
+        (OVER, 900, "stopped: 1 of 4 done (25.0 %), 0 failed"),
     ],
 )
 def test_a_jobs_line_says_what_progress_says_and_no_more(

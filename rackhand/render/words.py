@@ -89,7 +89,7 @@ def _less(value: float | None, name: str) -> str:
 
 
 def job_words(progress: Mapping[str, Any] | None, age_s: float | None, eta: Eta) -> str:
-    """One line on a job from its progress.json; the rate is the generator's own."""
+    """One line on a job from its progress.json; the rate is the generator's own, and of a run that goes on."""
     if progress is None:
         return "not started, or its progress.json can't be read"
     done = whole_of(progress, "completed")
@@ -99,9 +99,11 @@ def job_words(progress: Mapping[str, Any] | None, age_s: float | None, eta: Eta)
     parts = [f"{plain(str(progress.get('status', UNKNOWN)))}: {number(finished)} of {number(total)} done"]
     if finished is not None and total:
         parts[0] += f" ({100 * finished / total:.1f} %)"
-    parts.append(f"{number(real_of(progress, 'rate_per_sec'), 1)}/s")
+    is_over = progress.get("status") in ("done", "stopped", "failed")
+    if not is_over:
+        parts.append(f"{number(real_of(progress, 'rate_per_sec'), 1)}/s")
     rate = real_of(progress, "tokens_per_s")
-    if rate:
+    if rate and not is_over:
         parts.append(f"{number(rate)} tok/s at the client")
     parts.append(f"{number(whole_of(progress, 'failed'))} failed")
     if progress.get("status") in ("running", "draining"):

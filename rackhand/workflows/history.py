@@ -72,7 +72,9 @@ def detach(fleet: Fleet, environ: Mapping[str, str], argv: Sequence[str]) -> Rep
         local.exec(tmux.kill_session_argv(home, session))
     done = local.exec(tmux.new_session_argv(home, session, tuple(argv), digest="record"))
     if done.status:
-        raise RackhandError("tmux made no session", detail=done.stderr.decode(errors="replace"), hint="is tmux there?")
+        why = done.stderr.decode(errors="replace").strip()
+        hint = "install tmux here; its socket's path has at most 107 characters (XDG_STATE_HOME)"
+        raise RackhandError(f"tmux makes no session: {why[-300:]}", where=home, hint=hint)
     return _report(f"recording in tmux until Ctrl-C there: {attach}", "done")
 
 
