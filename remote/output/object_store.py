@@ -63,13 +63,14 @@ class Store:
 
     def put(self, path: Path, size: int, sha256: str) -> None:
         """Puts a closed file under its own name, and checks it there. ShardError when another object has that name or
-        the file isn't of `size` and `sha256`, else StoreError. An object appears whole or not at all."""
+        the file is gone or isn't of `size` and `sha256`, else StoreError. An object appears whole or not at all."""
         try:
             if self._objects.head(path.name) is None:
                 self._objects.put(path, sha256)
             self._check(path, size, sha256)
         except self._errors as error:
-            kind = ShardError if isinstance(error, (WrongObjectError, ChangedError)) else StoreError
+            wrong = isinstance(error, (WrongObjectError, ChangedError)) or not path.is_file()
+            kind = ShardError if wrong else StoreError
             raise kind(f"{self.url}/{path.name}: {_first_line(error)}") from None
 
     def _check(self, path: Path, size: int, sha256: str) -> None:

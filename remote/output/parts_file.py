@@ -10,6 +10,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from rackhand.contract import from_json
 from remote.output.append_file import AppendFile
 from remote.output.objects import PART_BYTES
 
@@ -64,13 +65,13 @@ class PartsFile:
         """A torn line names nothing; the next line begins after the last whole one."""
         try:
             head, *parts = self._path.read_bytes().split(b"\n")[:-1]
-            self.upload = PartsUpload(**json.loads(head))
+            self.upload = from_json(PartsUpload, json.loads(head))
             for line in parts:
                 part = json.loads(line)
                 self._tags[int(part["part"])] = (str(part["md5"]), str(part["e_tag"]))
         except FileNotFoundError:
             return
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, OverflowError):
             self._tags = {}
 
     def _append(self, line: dict[str, object]) -> None:

@@ -11,9 +11,10 @@ import json
 import re
 from array import array
 from collections.abc import Container
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from rackhand.contract import from_json
 from remote.output.append_file import put_whole
 from remote.output.index_set import IndexSet
 from remote.output.jsonl import PARSED_TAIL_BYTES, add_span, put_spans, record_index, whole_lines
@@ -147,14 +148,12 @@ def observe_sha256(path: Path) -> hashlib._Hash:
 def observe_manifest(path: Path) -> dict[str, Closed]:
     """Entries by shard name, the last one for a name; torn or foreign lines are left out."""
     found: dict[str, Closed] = {}
-    names = {f.name for f in fields(Closed)}
     for line in whole_lines(path):
         try:
-            row = json.loads(line)
-            entry = Closed(**{k: v for k, v in row.items() if k in names})
-        except (ValueError, TypeError, AttributeError):
+            entry = from_json(Closed, json.loads(line))
+        except ValueError:
             continue
-        if SHARD.fullmatch(entry.shard):
+        if SHARD.fullmatch(entry.shard) and entry.done_bytes >= 0:
             found[entry.shard] = entry
     return found
 

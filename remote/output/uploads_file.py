@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from rackhand.contract import from_json
 from rackhand.contract.job import UPLOADS_FILE
 from remote.output.shards import SHARD
 
@@ -30,8 +31,8 @@ def observe_uploads(output: Path) -> dict[str, Uploaded]:
     found: dict[str, Uploaded] = {}
     for line in path.read_bytes().split(b"\n") if path.exists() else ():
         try:
-            entry = Uploaded(**json.loads(line))
-        except (ValueError, TypeError):
+            entry = from_json(Uploaded, json.loads(line))
+        except ValueError:
             continue
         if SHARD.fullmatch(entry.shard):
             found[entry.shard] = entry

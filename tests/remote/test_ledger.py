@@ -13,6 +13,7 @@ from remote.output import append_file
 from remote.output.index_set import IndexSet
 from remote.output.ledger import Batch, Ledger
 from remote.output.recovery import open_ledger
+from remote.output.uploads_file import observe_uploads
 from tests.remote.rig import listed, nothing_lost_nothing_twice, records
 
 
@@ -151,6 +152,27 @@ def test_a_closed_shard_that_was_taken_away_counts_as_finished_and_its_number_is
     again.commit(Batch(records=[_record(3)]))
     again.close()
     assert (tmp_path / "completions-00003.jsonl").exists()
+
+
+def test_lines_of_the_wrong_kind_in_manifest_and_uploads_are_left_out(tmp_path: Path) -> None:
+    ledger = _open(tmp_path)
+    ledger.commit(Batch(records=[_record(0)]))
+    ledger.close_shard()
+    ledger.close()
+    line = json.loads((tmp_path / "manifest.jsonl").read_bytes())
+    entry = {"shard": "completions-00000.jsonl", "size": 1, "sha256": "", "store": "", "uploaded": ""}
+    for name, rows in (
+        ("manifest.jsonl", [line | {"count": "x"}, line | {"done_bytes": -1}, line | {"shard": 5}]),
+        ("uploads.jsonl", [entry | {"size": "x"}, entry | {"shard": 5}]),
+    ):
+        with (tmp_path / name).open("a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    said: list[str] = []
+    again = _open(tmp_path, said)
+    again.close()
+    assert list(again.done) == [0]
+    assert said == []
+    assert observe_uploads(tmp_path) == {}
 
 
 def test_released_rejections_and_failures_are_open_again_and_stay_so(tmp_path: Path) -> None:

@@ -188,10 +188,22 @@ def _garble(path: Path, s3: S3) -> None:
     path.with_name(PARTS_FILE).write_bytes(b"[1]\n" + path.with_name(PARTS_FILE).read_bytes())
 
 
+def _forge(path: Path, s3: S3) -> None:
+    lines = b'{"url": 5, "shard": "x", "sha256": "y", "id": "z"}\n{"part": 1e999}\n'
+    path.with_name(PARTS_FILE).write_bytes(lines)
+
+
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize(
     ("meanwhile", "puts", "left"),
-    [(_change_first_part, 3, 0), (_change_sha256, 3, 0), (_abort, 3, 0), (_tear, 2, 0), (_garble, 3, 1)],
+    [
+        (_change_first_part, 3, 0),
+        (_change_sha256, 3, 0),
+        (_abort, 3, 0),
+        (_tear, 2, 0),
+        (_garble, 3, 1),
+        (_forge, 3, 1),
+    ],
 )
 def test_an_upload_is_gone_on_with_only_where_it_still_fits(
     tmp_path: Path, s3: S3, meanwhile: Callable[[Path, S3], None], puts: int, left: int
@@ -344,15 +356,18 @@ def test_a_shard_that_is_wrong_here_or_there_holds_up_no_other(tmp_path: Path) -
         folder.mkdir()
     _commit(output, 4)
     (store / "completions-00000.jsonl").write_bytes(b"another")
+    gone = output / "completions-00002.jsonl"
+    kept = gone.rename(tmp_path / "kept")
     changed = output / "completions-00001.jsonl"
     good = changed.read_bytes()
     changed.write_bytes(good.replace(b"whole", b"WHOLE"))
     uploader = Uploader(output, Store(str(store)), lambda text: None)
     uploader.start()
-    wait_until(lambda: uploader.shards == 2, "the others")
+    wait_until(lambda: uploader.shards == 1, "the other")
     assert uploader.trouble
     (store / "completions-00000.jsonl").unlink()
     changed.write_bytes(good)
+    kept.rename(gone)
     wait_until(lambda: uploader.left == 0, "all")
     wait_until(lambda: not uploader.trouble, "no trouble")
     uploader.stop(10)
