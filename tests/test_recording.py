@@ -17,7 +17,7 @@ from rackhand.inventory import Fleet, Host, Job, PlainSsh, Ssh
 from rackhand.recording import Happening, Recording, recording_file, recordings_dir
 from rackhand.render.screen import JsonScreen
 from rackhand.render.text import TextScreen
-from rackhand.workflows.history import Told, history, parse_since, tell_history, write_csv, write_jsonl
+from rackhand.workflows.history import Told, detach, history, parse_since, tell_history, write_csv, write_jsonl
 from rackhand.workflows.record import AGAIN_S, Recorder, open_recording
 from rackhand.workflows.track import AWAY_S
 
@@ -214,6 +214,8 @@ def test_a_place_that_can_not_be_written_is_said_once_and_stops_nothing(tmp_path
     recorded(tmp_path, [sample(1.0), sample(2.0)], said)
     assert len(said) == 1
     assert "the history of expansion isn't written" in said[0]
+    with pytest.raises(RackhandError, match="no history can be kept here"):
+        detach(FLEET, {"XDG_STATE_HOME": str(tmp_path)}, ("false",))
 
 
 def test_a_history_that_could_not_be_written_is_written_again_when_it_can(

@@ -62,7 +62,11 @@ def record(
 def detach(fleet: Fleet, environ: Mapping[str, str], argv: Sequence[str]) -> Report:
     """Run `argv` in a tmux session of its own on this machine; unchanged when one of this inventory runs."""
     directory = recordings_dir(environ, fleet.path)
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        what = f"no history can be kept here: {error.strerror}"
+        raise RackhandError(what, where=str(directory), hint="set XDG_STATE_HOME") from None
     local, home, session = Local(), str(directory), "record"
     panes = tmux.parse_panes(local.exec(tmux.list_panes_argv(home)).stdout.decode(errors="replace"))
     attach = " ".join(tmux.tmux_argv(home, "attach", "-t", session))
