@@ -8,7 +8,7 @@ it. t95 and t100: when the null server had answered so many, from the first requ
 A run is cut after 45 s. The bar: ours does all, fails none, and its t100 is at most 1.05 times that of the best policy
 that loses nothing, medians over the rounds.
 random: 2 % of 500, 0.5 % resets, 1 % empty, 1 % cut by length, 0.5 % torn bodies; one server, 512 in flight, 50 ms.
-window: the same server answers 503 for 20 s from the first request on. Peers' rows were measured once, on another day.
+window: the same server answers 503 for 20 s from the first request on.
 kills: SIGKILL when so many answers are out. The bar: asked again is at most the 512 in flight and one commit a kill;
 one commit is the most answers of any 0.2 s.
 """
@@ -49,15 +49,6 @@ SCENARIOS = {
 }
 POLICIES = ["static", "rr", "pull", "breaker"]
 RANDOM = ["--p500", ".02", "--preset", ".005", "--pempty", ".01", "--plength", ".01", "--ptrunc", ".005"]
-PEERS = {
-    "random": {"datatrove, localhost": "66 of 2000 rows, ends", "datatrove, openai": "2000 rows, 18 empty",
-               "curator": "2000 rows, 18 empty", "DataDesigner": "2000 rows, 18 empty",
-               "distilabel": "2000 rows, 18 empty"},
-    "window": {"datatrove": "ends", "curator": "1367 of 4000 after 150 s", "DataDesigner": "4000 rows, 41 s",
-               "distilabel": "4000 rows, 50 of them None"},
-    "kills": {"curator": "10 of 4000, 36 of 8000 generated twice", "datatrove": "389 of 4000, 1538 of 8000",
-              "DataDesigner": "2005 of 4000, 1000 of 8000", "distilabel": "hangs"},
-}  # fmt: skip
 KILLS = [(4_000, [2_000]), (8_000, [2_000, 4_000, 6_000])]
 COMMIT_S = 0.2
 IN_FLIGHT = 512
@@ -212,8 +203,6 @@ def _end(process: subprocess.Popen[str], cut_s: float) -> str:
 
 def measure_random(count: int, rounds: int) -> None:
     print(f"\nrandom faults, {count} prompts")
-    for name, row in PEERS["random"].items():
-        print(f"{name:22} {row}")
     for _ in range(rounds):
         with null_server(1, 50, RANDOM) as null, tempfile.TemporaryDirectory() as folder:
             ours = Ours(null, Path(folder), count, "--concurrency", str(IN_FLIGHT))
@@ -229,8 +218,6 @@ def measure_random(count: int, rounds: int) -> None:
 
 def measure_window(count: int, window_s: float, rounds: int) -> None:
     print(f"\n{window_s:.0f} s of 503, {count} prompts")
-    for name, row in PEERS["window"].items():
-        print(f"{name:22} {row}")
     for _ in range(rounds):
         with null_server(1, 50, ["--down", f"0:0:{window_s}"]) as null, tempfile.TemporaryDirectory() as folder:
             ours = Ours(null, Path(folder), count, "--concurrency", str(IN_FLIGHT))
@@ -244,8 +231,6 @@ def measure_window(count: int, window_s: float, rounds: int) -> None:
 
 def measure_kills(share: float) -> None:
     print(f"\n{'kills':24} asked again  generated twice  bar    rows")
-    for name, row in PEERS["kills"].items():
-        print(f"{name:24} {row}")
     for full, stops in KILLS:
         count, kills = int(full * share), [int(at * share) for at in stops]
         with null_server(1, 50, []) as null, tempfile.TemporaryDirectory() as folder:
