@@ -97,7 +97,7 @@ def _status(
                 pid=stray.process.pid,
                 port=stray.port,
             )
-        return _ended(index, own, used, total, wishes)
+        return _ended(index, own, used, total)
     wish = wishes.get(_url(own))
     load, capacity = own.load, own.load.capacity if own.load else None
     return GpuStatus(
@@ -114,12 +114,12 @@ def _status(
     )
 
 
-def _ended(index: int, own: OwnServer | None, used: int | None, total: int | None, wishes: dict[str, str]) -> GpuStatus:
+def _ended(index: int, own: OwnServer | None, used: int | None, total: int | None) -> GpuStatus:
+    """A wish doesn't count: a server that failed at its start is wished stopped, so that nothing is sent there."""
     if own is None:
         return GpuStatus(index, "empty", memory_used_mib=used, memory_total_mib=total)
-    was_told = own.record.asked or wishes.get(_url(own)) == "stopped"
-    status = None if was_told else own.record.exit_status
-    state: GpuState = "stopped" if was_told else "dead"
+    status = None if own.record.asked else own.record.exit_status
+    state: GpuState = "stopped" if own.record.asked else "dead"
     return GpuStatus(index, state, memory_used_mib=used, memory_total_mib=total, exit_status=status)
 
 

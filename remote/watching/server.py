@@ -175,7 +175,7 @@ class WatchedGpu:
         if alive is None:
             return "unknown"
         if not alive:
-            return "stopped" if wish == "stopped" or record.get("asked") else "dead"
+            return "stopped" if record.get("asked") else "dead"
         if answer == "refused":
             return "loading"
         return "stalled" if self._has_fallen_silent() else "loading" if self._log.decode_at is None else "running"

@@ -117,7 +117,7 @@ CLOSED = "http://127.0.0.1:9"
         ({}, "active", "loading"),
         ({"start_ticks": START_TICKS + 1}, "active", "dead"),
         ({"pid": 999_999_999}, "active", "dead"),
-        ({"pid": 999_999_999}, "stopped", "stopped"),
+        ({"pid": 999_999_999}, "stopped", "dead"),
         ({"pid": 999_999_999, "asked": True}, "active", "stopped"),
         ({"pid": "x"}, "active", "unknown"),
     ],
