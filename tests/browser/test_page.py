@@ -41,6 +41,21 @@ def test_every_chart_draws(open_page: OpenPage, data: dict[str, Any], scheme: st
     assert {name: colours for name, colours in drawn.items() if colours < 10} == {}
 
 
+def test_a_legend_that_nobody_points_at_shows_the_newest_values(open_page: OpenPage) -> None:
+    page = open_page()
+    legend = page.locator("#chart-throughput .u-legend .u-value")
+    page.wait_for_function(
+        "() => document.querySelector('#chart-throughput .u-legend .u-value').innerText !== '\u2013'"
+    )
+    before = legend.all_inner_texts()
+    assert "\u2013" not in before
+    page.set_viewport_size({"width": 900, "height": 800})
+    page.mouse.move(450, 500)
+    page.mouse.move(0, 0)
+    page.wait_for_timeout(200)
+    assert legend.all_inner_texts() == before
+
+
 def test_the_stack_reaches_the_sum_of_the_gpus(open_page: OpenPage, data: dict[str, Any]) -> None:
     page = open_page()
     at = max(range(len(data["time"])), key=lambda i: data["host"]["tok_s"][i] or 0)

@@ -124,14 +124,14 @@
     const wide = place.closest(".wide") !== null;
     const both = axes(chart);
     if (ticks) both[0] = { ...both[0], splits: () => ticks.map((_, i) => i), values: () => ticks.map(short), grid: { show: false } };
+    // A run ends with samples in which nothing is known: a legend that nobody points at shows the last that has a value.
+    const newest = Math.max(0, values[0].findLastIndex((_, i) => values.slice(1).some((line) => line[i] != null)));
+    const hooks = { ...options.hooks, setLegend: [(u) => u.legend.idx == null && u.setLegend({ idx: newest }, false)] };
     const plot = new uPlot(
-      { width: widthOf(place), height: wide ? HEIGHT.wide : HEIGHT.usual, padding: [16, 26, 0, 0], axes: both, legend: { live: true }, ...options },
+      { width: widthOf(place), height: wide ? HEIGHT.wide : HEIGHT.usual, padding: [16, 26, 0, 0], axes: both, legend: { live: true }, ...options, hooks },
       values,
       place,
     );
-    // A run ends with samples in which nothing is known: the legend begins at the last that has a value.
-    const newest = values[0].findLastIndex((_, i) => values.slice(1).some((line) => line[i] != null));
-    plot.setLegend({ idx: Math.max(newest, 0) });
     reachByKeys(place, plot, values[0].length);
     charts.push({ place, plot, wide });
   }
