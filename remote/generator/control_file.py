@@ -43,7 +43,10 @@ class ControlFile:
 
 def parse_control(text: bytes) -> dict[str, Wish]:
     """Raises ValueError that names what is wrong."""
-    control = from_json(Control, json.loads(text))
+    try:
+        control = from_json(Control, json.loads(text))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     wishes: dict[str, Wish] = {}
     for url, word in control.servers.items():
         wish = next((known for known in WISHES if known == word), None)

@@ -240,6 +240,7 @@ def test_control_json_is_read_when_it_changes_and_a_broken_one_changes_nothing(t
         ('{"servers": {"http://a:1": "gone"}}', "'gone' is none of"),
         ("[]", "expected"),
         ("{", "line 1"),
+        ("[" * 100_000, "nested too deeply"),
     ]:
         path.write_text(text)
         assert control.observe() is None
