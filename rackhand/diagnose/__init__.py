@@ -1,7 +1,7 @@
 """Samples → what limits the run, with evidence and the change to try. Pure.
 
 Every GPU's figures (figures.py) are asked against every rule (rules.py, limits.py), which are data. GPUs with the
-same verdict share one. docs/diagnose.md lists figures, rules and thresholds.
+same verdict and nearly the same cap share one. docs/diagnose.md lists figures, rules and thresholds.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ WINDOW_S = 30.0
 RULES: tuple[Rule, ...] = (*BROKEN, *HARDWARE, *MEMORY, *STEPS, *FEEDING, *CAPS)
 FED_TOO_LITTLE = frozenset({"client-bound", "client-slow"})
 LINES = 3
+ALIKE = 1.1
 NO_TEXTS: Mapping[str, str] = MappingProxyType({})
 
 Confidence = Literal["high", "medium", "low"]
@@ -74,16 +75,18 @@ def diagnose(samples: Sequence[Sample], *, window_s: float = WINDOW_S) -> Diagno
     figures = host_figures(window, gpus)
     of_host = [rule for rule in RULES if rule.scope == "host" and holds(rule.when, figures)]
     met = {gpu: _met(own, of_host) for gpu, own in gpus.items()}
+    alike = _alike(window)
     verdicts: list[Verdict] = []
     for rule in RULES:
         if rule in of_host:
             verdicts.append(_verdict(rule, "now", (), figures, (), texts=host_words(window)))
             continue
-        hit = tuple(gpu for gpu in gpus if rule.name in met[gpu])
-        if hit:
-            verdicts.append(_verdict(rule, "now", hit, mean_figures([gpus[gpu] for gpu in hit]), _lines(window, hit)))
+        for hit in alike:
+            if those := tuple(gpu for gpu in hit if rule.name in met[gpu]):
+                figures_of = mean_figures([gpus[gpu] for gpu in those])
+                verdicts.append(_verdict(rule, "now", those, figures_of, _lines(window, those)))
     underfed = {gpu: projected(gpus[gpu]) for gpu in gpus if FED_TOO_LITTLE & met[gpu]}
-    verdicts += _next(underfed)
+    verdicts += _next(underfed, alike)
     seconds = window[-1].time - window[0].time if window else 0.0
     return Diagnosis(course_of(samples, window_s=window_s), seconds, len(window), tuple(verdicts))
 
@@ -99,13 +102,28 @@ def _met(figures: Mapping[str, float], of_host: Sequence[Rule] = ()) -> frozense
     return frozenset(rule.name for rule in met)
 
 
-def _next(underfed: Mapping[int, Mapping[str, float]]) -> Iterator[Verdict]:
+def _alike(window: Sequence[Sample]) -> list[tuple[int, ...]]:
+    """GPUs by cap, those within ALIKE of the least together, an unknown one by itself: a mean over unlike servers is
+    the cap of none."""
+    gpus = sorted(window[-1].gpus, key=lambda gpu: gpu.cap or 0) if window else []
+    found: list[list[int]] = []
+    least = 0
+    for gpu in gpus:
+        cap = gpu.cap or 0
+        if not found or cap > ALIKE * least:
+            found.append([])
+            least = cap
+        found[-1].append(gpu.gpu)
+    return sorted(tuple(sorted(group)) for group in found)
+
+
+def _next(underfed: Mapping[int, Mapping[str, float]], alike: Sequence[tuple[int, ...]]) -> Iterator[Verdict]:
     """The limit that each underfed GPU meets first when it gets more requests."""
     met = {gpu: _met(figures) for gpu, figures in underfed.items()}
     for rule in RULES:
-        hit = tuple(gpu for gpu in underfed if rule.is_limit and rule.name in met[gpu])
-        if hit:
-            yield _verdict(rule, "next", hit, mean_figures([underfed[gpu] for gpu in hit]), ())
+        for hit in alike if rule.is_limit else ():
+            if those := tuple(gpu for gpu in hit if gpu in underfed and rule.name in met[gpu]):
+                yield _verdict(rule, "next", those, mean_figures([underfed[gpu] for gpu in those]), ())
 
 
 def _verdict(
