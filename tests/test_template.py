@@ -6,6 +6,7 @@ from pathlib import Path
 import jinja2
 import pytest
 
+from dev.programs import program
 from rackhand.bundle import render_env
 from rackhand.errors import PreconditionError
 from rackhand.inventory import Env, Host, PlainSsh, SecretRef, Ssh
@@ -47,7 +48,7 @@ def test_rendered_scripts_please_shellcheck(tmp_path: Path) -> None:
     text = render_env(host(source="/root/a b.sh", variables={f"V{i}": value for i, value in enumerate(AWKWARD)}))
     (tmp_path / "env.sh").write_text("#!/bin/bash\n" + text)
     done = subprocess.run(
-        ["shellcheck", "--severity", "warning", str(tmp_path / "env.sh")], capture_output=True, text=True
+        [program("shellcheck"), "--severity", "warning", str(tmp_path / "env.sh")], capture_output=True, text=True
     )
     assert done.stdout == ""
 

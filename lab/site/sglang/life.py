@@ -150,7 +150,8 @@ class Life:
             for child in self.children:
                 pid, status = os.waitpid(child.pid, os.WNOHANG)  # noqa: ASYNC222 - WNOHANG doesn't wait
                 code = os.waitstatus_to_exitcode(status)
-                if pid and code:
+                # Ctrl-C reaches the children too, and may end them before this process has heard of it.
+                if pid and code and code != -signal.SIGINT:
                     self.lines.error(
                         f"Subprocess {child.name}_0 (pid={child.pid}) crashed with exit code {code}. "
                         "Triggering SIGQUIT for cleanup..."
