@@ -269,6 +269,7 @@ def test_a_truncated_staged_file_is_refused_and_removed(tmp_path: Path) -> None:
     assert tree(tmp_path) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_environment_is_made_once_from_pinned_wheels_without_a_network(host: Host, tmp_path: Path) -> None:
     bare = replace(host, python=None)

@@ -153,7 +153,7 @@ def test_a_job_survives_a_dead_server_and_a_dead_generator_and_is_done_once(benc
     assert bench.status()["job j"].startswith("stopped")
 
     faults.clear_faults(bench.place.gpu_dir(200))
-    assert bench.resume().exit_code == 3
+    assert bench.resume(concurrency=64).exit_code == 3
     await_true(lambda: bench.progress()["status"] == "done", "the job ends", 110)
     assert sorted(bench.finished()) == list(range(PROMPTS))
     assert sorted(bench.records()) == list(range(DONE_BEFORE, PROMPTS))

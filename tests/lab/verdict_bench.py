@@ -138,6 +138,10 @@ class VerdictBench:
         """Somebody's own server in the place of ours: no record of it, its log elsewhere, no /metrics."""
         record = self.workspace / f"rackhand/run/gpu{gpu}.json"
         self.in_container("kill", "-9", str(json.loads(record.read_text())["pid"]))
+        deadline = time.monotonic() + 30
+        while json.loads(record.read_text())["exit_status"] is None:
+            assert time.monotonic() < deadline, "its supervisor sees no end"
+            time.sleep(0.1)
         record.unlink()
         (self.workspace / f"sglang_logs/sglang_gpu{gpu}.log").unlink()
         words = [f"--{name} {value}" for name, value in FLAGS.items() if value is not True]
