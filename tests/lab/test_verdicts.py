@@ -154,7 +154,7 @@ def test_what_limits_by_flags_and_requests(bench: VerdictBench) -> None:
         set_fault(bench.gpu_dir, 5, "slow_prefill", tok_s=8000)
         bench.load(
             Load(0, 6),
-            Load(1, 24, prompt_tokens=686, tokens=60),
+            Load(1, 24, prompt_tokens=686, tokens=10),
             Load(2, 24, prompt_tokens=86, tokens=1500),
             Load(3, 12),
             Load(4, 12),

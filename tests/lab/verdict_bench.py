@@ -142,6 +142,10 @@ class VerdictBench:
         while json.loads(record.read_text())["exit_status"] is None:
             assert time.monotonic() < deadline, "its supervisor sees no end"
             time.sleep(0.1)
+        ask = ("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", str(gpu))
+        while float(self.in_container(*ask)) > 1000:
+            assert time.monotonic() < deadline, "its memory doesn't come back"
+            time.sleep(0.1)
         record.unlink()
         (self.workspace / f"sglang_logs/sglang_gpu{gpu}.log").unlink()
         words = [f"--{name} {value}" for name, value in FLAGS.items() if value is not True]
