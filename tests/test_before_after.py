@@ -73,6 +73,12 @@ def test_a_job_that_was_not_at_work_a_run_never_steady_and_a_broken_road_are_sai
     watched.watch_before()
     assert "wasn't seen at work" in watched.watch_after()["compared"]
 
+    watched, _ = seen(Script(steady(1100.0, 60.0, flags="0.88")))
+    watched.watch_before()
+    watched, _ = seen(Script([sample(1200.0 + at, state="loading") for at in range(0, 90, 2)]))
+    watched.watch_before()
+    assert "wasn't seen at work" in watched.watch_after()["compared"], "a run of before is not this one"
+
     restless = [
         replace(one, gpus=tuple(replace(gpu, tok_s=100.0 + 200 * (n % 20)) for gpu in one.gpus))
         for n, one in enumerate(steady(2100.0, 700.0, flags="0.9")[::3])

@@ -103,8 +103,8 @@ def _met(figures: Mapping[str, float], of_host: Sequence[Rule] = ()) -> frozense
 
 
 def _alike(window: Sequence[Sample]) -> list[tuple[int, ...]]:
-    """GPUs by cap, those within ALIKE of the least together, an unknown one by itself: a mean over unlike servers is
-    the cap of none."""
+    """GPUs by cap, each group's at most ALIKE times its least, unknown ones apart: a mean over unlike servers is the
+    cap of none."""
     gpus = sorted(window[-1].gpus, key=lambda gpu: gpu.cap or 0) if window else []
     found: list[list[int]] = []
     least = 0

@@ -53,10 +53,10 @@ class BeforeAfter:
     def watch_before(self) -> None:
         """See the run as it is; at once where its history has seen it in the last half minute."""
         newest = self._read(Recording.newest)
-        if newest is None or time.time() - newest > SEEN_LATELY_S:
+        if newest is None or abs(time.time() - newest) > SEEN_LATELY_S:
             self.task.say(f"watching for {BEFORE_S:.0f} s, to compare afterwards; --no-compare leaves it out")
             self._record(lambda first, sample: sample.time - first.time >= BEFORE_S)
-        self.run_before, _ = self._seen()
+        self.run_before = self._read(_run_at_work)
 
     def watch_after(self) -> Mapping[str, str]:
         """Until the new run is compared with the one before, AFTER_S at most: the lines of the comparison that an
@@ -136,3 +136,9 @@ class BeforeAfter:
             return None
         with closing(recording):
             return ask(recording)
+
+
+def _run_at_work(recording: Recording) -> int | None:
+    """The newest run, if it is what was seen last: one of yesterday isn't what this restart changes."""
+    runs, newest = recording.runs(), recording.newest()
+    return runs[-1].id if runs and newest is not None and newest - runs[-1].ended <= SEEN_LATELY_S else None
