@@ -17,6 +17,7 @@ from rackhand.render.verdicts import verdict_line
 from rackhand.workflows.diagnose import diagnose as watch_and_tell
 from rackhand.workflows.history import detach
 from tests.lab.conftest import VMID, Lab
+from tests.lab.load import Load, load_command
 
 pytestmark = pytest.mark.lab
 PYTHON = "/opt/sglang/bin/python"
@@ -29,21 +30,6 @@ for gpu in 0 1; do
     --max-mamba-cache-size {SLOTS} --mem-fraction-static 0.90 --enable-metrics --trust-remote-code \\
     >/workspace/sglang_logs/sglang_gpu$gpu.log 2>&1 </dev/null &
 done
-"""
-LOAD = """
-import json, sys, threading, time, urllib.request
-def ask(port):
-    body = json.dumps({"model": "m", "max_tokens": 4000, "ignore_eos": True,
-                       "messages": [{"role": "user", "content": "go on"}]}).encode()
-    while True:
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", body,
-                                         {"Content-Type": "application/json"})
-        try:
-            urllib.request.urlopen(request).read()
-        except OSError:
-            time.sleep(0.3)
-for number in range(2 * int(sys.argv[1])):
-    threading.Thread(target=ask, args=(30000 + number % 2,), daemon=number > 0).start()
 """
 
 
@@ -58,7 +44,8 @@ def fleet(lab: Lab) -> Iterator[Fleet]:
 
 
 def load(lab: Lab, each: int) -> None:
-    started = lab.in_container("bash", "-c", f"setsid {PYTHON} - {each} >/dev/null 2>&1 <<'END' &\n{LOAD}\nEND")
+    loads = (Load(gpu, each, prompt_tokens=2, tokens=4000) for gpu in (0, 1))
+    started = lab.in_container("bash", "-c", load_command(*loads))
     assert started.code == 0, started.err
 
 

@@ -23,6 +23,7 @@ from rackhand.workflows.fleet import Roads
 from rackhand.workflows.metrics import plan_watch, tail_metrics
 from rackhand.workflows.record import Recorder
 from tests.lab.conftest import VMID, Lab
+from tests.lab.load import Load, load_command
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(400)]
 PYTHON = "/opt/sglang/bin/python"
@@ -37,21 +38,6 @@ for gpu in 0 1; do
     --max-mamba-cache-size 40 --mem-fraction-static 0.90 --trust-remote-code $metrics \\
     >/workspace/sglang_logs/sglang_gpu$gpu.log 2>&1 </dev/null &
 done
-"""
-LOAD = f"""
-import json, threading, time, urllib.request
-def ask(port, number):
-    body = json.dumps({{"model": "m", "max_tokens": 2000 + 250 * number, "ignore_eos": True,
-                       "messages": [{{"role": "user", "content": "go on " * 8000}}]}}).encode()
-    while True:
-        request = urllib.request.Request(f"http://127.0.0.1:{{port}}/v1/chat/completions", body,
-                                         {{"Content-Type": "application/json"}})
-        try:
-            urllib.request.urlopen(request).read()
-        except OSError:
-            time.sleep(0.3)
-for number in range(2 * {RUNNING + QUEUE}):
-    threading.Thread(target=ask, args=(30000 + number % 2, number // 2), daemon=number > 0).start()
 """
 WINDOWS = """
 import http.server, threading, urllib.request
@@ -90,7 +76,10 @@ class EnoughError(Exception):
 def fleet(lab: Lab) -> Iterator[Fleet]:
     """Two servers with a full batch and a queue; the second has no /metrics. Windows at 31001-31003 show the first one
     without /metrics, without /v1/loads, and without both."""
-    for words in (SERVE, *(f"setsid {PYTHON} - >/dev/null 2>&1 <<'END' &\n{text}\nEND" for text in (LOAD, WINDOWS))):
+    waves = range(RUNNING + QUEUE)
+    loads = (Load(gpu, 1, prompt_tokens=12_000, tokens=2000 + 250 * wave) for gpu in (0, 1) for wave in waves)
+    windows = f"setsid {PYTHON} - >/dev/null 2>&1 <<'END' &\n{WINDOWS}\nEND"
+    for words in (SERVE, load_command(*loads), windows):
         started = lab.in_container("bash", "-c", words)
         assert started.code == 0, started.err
     host = Host("pve1", ProxmoxLxc(Ssh("pve-lab", lab.ssh_config), VMID), python=PYTHON, servers=(ServerSpec("m"),))

@@ -20,6 +20,7 @@ from rackhand.inventory import Fleet, Host, Job, ProxmoxLxc, ServerSpec, Ssh
 from rackhand.report import Report
 from rackhand.workflows.metrics import tail_metrics
 from tests.lab.conftest import VMID, Lab
+from tests.lab.load import Load, load_command
 
 pytestmark = pytest.mark.lab
 PYTHON = "/opt/sglang/bin/python"
@@ -31,21 +32,6 @@ for gpu in 0 1; do
     --mamba-ssm-dtype bfloat16 --mem-fraction-static 0.90 --enable-metrics --trust-remote-code \
     >/workspace/sglang_logs/sglang_gpu$gpu.log 2>&1 </dev/null &
 done
-"""
-LOAD = """
-import json, threading, time, urllib.request
-def ask(port):
-    body = json.dumps({"model": "m", "max_tokens": 4000, "ignore_eos": True,
-                       "messages": [{"role": "user", "content": "go on"}]}).encode()
-    while True:
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", body,
-                                         {"Content-Type": "application/json"})
-        try:
-            urllib.request.urlopen(request).read()
-        except OSError:
-            time.sleep(0.3)
-for number in range(16):
-    threading.Thread(target=ask, args=(30000 + number % 2,), daemon=number > 0).start()
 """
 
 
@@ -65,7 +51,8 @@ def fleet(lab: Lab) -> Iterator[Fleet]:
     """Two servers under load, started by hand."""
     started = lab.in_container("bash", "-c", SERVE.format(python=PYTHON))
     assert started.code == 0, started.err
-    loader = lab.in_container("bash", "-c", f"setsid {PYTHON} - >/dev/null 2>&1 <<'END' &\n{LOAD}\nEND")
+    loads = (Load(gpu, 8, prompt_tokens=2, tokens=4000) for gpu in (0, 1))
+    loader = lab.in_container("bash", "-c", load_command(*loads))
     assert loader.code == 0, loader.err
     host = Host("pve1", ProxmoxLxc(Ssh("pve-lab", lab.ssh_config), VMID), python=PYTHON, servers=(ServerSpec("m"),))
     (lab.workspace / "out").mkdir()

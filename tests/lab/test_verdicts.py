@@ -21,7 +21,8 @@ from rackhand.diagnose import diagnose
 from rackhand.inventory import Job
 from rackhand.workflows.history import history
 from rackhand.workflows.record import Recorder
-from tests.lab.verdict_bench import WINDOW_S, Load, VerdictBench
+from tests.lab.load import Load
+from tests.lab.verdict_bench import WINDOW_S, VerdictBench
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[2]

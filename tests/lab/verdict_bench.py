@@ -29,6 +29,7 @@ from rackhand.workflows.metrics import tail_metrics
 from rackhand.workflows.record import Recorder
 from rackhand.workflows.servers import Restart, restart_servers
 from tests.lab.kept_samples import Told, keep_samples
+from tests.lab.load import Load, load_command
 
 VMID = 200
 GPUS = 8
@@ -45,34 +46,7 @@ FLAGS: Mapping[str, FlagValue] = {
     "enable-metrics": True,
 }
 """Eight requests at a time: 40 state slots // 5."""
-LOAD = """
-import json, sys, threading, time, urllib.request
-def ask(port, letters, tokens):
-    body = json.dumps({"model": "m", "max_tokens": tokens, "ignore_eos": True,
-                       "messages": [{"role": "user", "content": "x" * letters}]}).encode()
-    while True:
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", body,
-                                         {"Content-Type": "application/json"})
-        try:
-            urllib.request.urlopen(request).read()
-        except OSError:
-            time.sleep(0.3)
-for gpu, count, prompt_tokens, tokens in json.loads(sys.argv[1]):
-    for _ in range(count):
-        threading.Thread(target=ask, args=(30000 + gpu, 4 * prompt_tokens, tokens), daemon=True).start()
-time.sleep(3600)
-"""
 STALL = "while kill -STOP $1; do sleep 1.$((RANDOM % 9)); kill -CONT $1; sleep 0.8; done"
-
-
-@dataclass(frozen=True)
-class Load:
-    """`count` clients, each with one request of that many prompt tokens and completion tokens after the other."""
-
-    gpu: int
-    count: int
-    prompt_tokens: int = 20
-    tokens: int = 4000
 
 
 @dataclass
@@ -157,9 +131,7 @@ class VerdictBench:
             self.in_container("bash", "-c", f"pkill -KILL -f '^{PYTHON} -m sglang.*--port {30000 + gpu} '; true")
 
     def load(self, *loads: Load) -> None:
-        words = json.dumps([[load.gpu, load.count, load.prompt_tokens, load.tokens] for load in loads])
-        script = f"setsid {PYTHON} - '{words}' >/dev/null 2>&1 <<'END' &\n{LOAD}\nEND"
-        self.in_container("bash", "-c", script)
+        self.in_container("bash", "-c", load_command(*loads))
 
     def quiet(self) -> None:
         """No load, no job, no fault, a quiet machine."""
