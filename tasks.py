@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 adopt_house_rules()
 
 HELP = {
-    "inventory": "name of a file in inventory/, or a path (default: lab)",
+    "inventory": "a file in inventory/, or a path",
     "hosts": "only these hosts, e.g. rtx,b200 (default: all)",
     "dry_run": "show what would be done, and do nothing",
     "yes": "don't ask before a container is started or a foreign server stopped",
@@ -63,7 +63,9 @@ STOP_HELP = HELP | {
 }
 
 
-def fleet_and_hosts(inventory: str, hosts: str, *, needs_secrets: bool = False) -> tuple[Fleet, tuple[Host, ...]]:
+def fleet_and_hosts(
+    inventory: str, hosts: str | None, *, needs_secrets: bool = False
+) -> tuple[Fleet, tuple[Host, ...]]:
     """The inventory's fleet, and the hosts named, or all. Without `needs_secrets` their variables needn't be set."""
     from rackhand.load import load
 
@@ -76,7 +78,7 @@ def deploy(
     c: Context,
     *,
     inventory: str = "lab",
-    hosts: str = "",
+    hosts: str | None = None,
     dry_run: bool = False,
     yes: bool = False,
     json: bool = False,
@@ -96,16 +98,16 @@ def deploy(
     return tell(work(fleet, targets, say=progress(), choice=choice), as_json=json, verbose=verbose)
 
 
-@verb(help=HELP, name="restart-servers", iterable=["set"])
+@verb(help=HELP, name="restart-servers")
 def restart_servers(
     c: Context,
     *,
     inventory: str = "lab",
-    hosts: str = "",
-    gpus: str = "",
+    hosts: str | None = None,
+    gpus: str | None = None,
     set: list[str] | None = None,  # noqa: A002
-    timeout: float = 0.0,
-    at_once: int = 0,
+    timeout: float | None = None,
+    at_once: int | None = None,
     adopt: bool = False,
     compare: bool = True,
     dry_run: bool = False,
@@ -124,15 +126,17 @@ def restart_servers(
     from rackhand.workflows.servers import Restart
     from rackhand.workflows.servers import restart_servers as work
 
-    seconds, at_once = checked_seconds(timeout, "timeout"), checked_count(at_once, "at-once")
-    wish = Restart(parse_gpus(gpus), parse_overrides(set or ()), seconds, adopt=adopt, at_once=at_once, compare=compare)
+    seconds, together = checked_seconds(timeout, "timeout"), checked_count(at_once, "at-once")
+    wish = Restart(parse_gpus(gpus), parse_overrides(set or ()), seconds, adopt, together or 0, compare)
     fleet, targets = fleet_and_hosts(inventory, hosts, needs_secrets=True)
     choice = Choice(dry_run=dry_run, yes=yes, confirm=ask())
     return tell(work(fleet, targets, wish, say=progress(), choice=choice), as_json=json, verbose=verbose)
 
 
 @verb(help=HELP)
-def status(c: Context, *, inventory: str = "lab", hosts: str = "", json: bool = False, verbose: bool = False) -> int:
+def status(
+    c: Context, *, inventory: str = "lab", hosts: str | None = None, json: bool = False, verbose: bool = False
+) -> int:
     """Show servers, GPUs and jobs of all hosts on one screen; changes nothing.
 
     Example: ./inv status --hosts lab --json
@@ -149,9 +153,9 @@ def resume(
     c: Context,
     *,
     inventory: str = "lab",
-    job: str = "",
+    job: str | None = None,
     new: bool = False,
-    concurrency: str = "",
+    concurrency: str | None = None,
     retry_failed: bool = False,
     retry_rejected: bool = False,
     dry_run: bool = False,
@@ -172,7 +176,7 @@ def resume(
 
     again = {"retry_failed": retry_failed, "retry_rejected": retry_rejected}
     wish, fleet = Resume(new=new, concurrency=parse_concurrency(concurrency), **again), load(inventory, os.environ)
-    report = work(fleet, fleet.job(job or None), wish, say=progress(), choice=Choice(dry_run=dry_run))
+    report = work(fleet, fleet.job(job), wish, say=progress(), choice=Choice(dry_run=dry_run))
     return tell(report, as_json=json, verbose=verbose)
 
 
@@ -181,10 +185,10 @@ def stop(
     c: Context,
     *,
     inventory: str = "lab",
-    hosts: str = "",
-    job: str = "",
+    hosts: str | None = None,
+    job: str | None = None,
     servers: bool = False,
-    timeout: float = 0.0,
+    timeout: float | None = None,
     dry_run: bool = False,
     json: bool = False,
     verbose: bool = False,
@@ -201,7 +205,7 @@ def stop(
     from rackhand.workflows.job import stop as work
 
     fleet, targets = fleet_and_hosts(inventory, hosts)
-    wish = Stop(fleet.job(job) if job else None, servers=servers, timeout_s=checked_seconds(timeout, "timeout"))
+    wish = Stop(None if job is None else fleet.job(job), servers=servers, timeout_s=checked_seconds(timeout, "timeout"))
     report = work(fleet, targets, wish, say=progress(), choice=Choice(dry_run=dry_run))
     return tell(report, as_json=json, verbose=verbose)
 
@@ -211,7 +215,7 @@ def tail_metrics(
     c: Context,
     *,
     inventory: str = "lab",
-    hosts: str = "",
+    hosts: str | None = None,
     once: bool = False,
     interval: float = 2.0,
     json: bool = False,
@@ -247,22 +251,22 @@ def tail_metrics(
     return report.exit_code
 
 
-@verb(help=HELP, iterable=["set", "what_if"])
+@verb(help=HELP)
 def capacity(
     c: Context,
     *,
     inventory: str = "lab",
-    hosts: str = "",
-    server: str = "",
+    hosts: str | None = None,
+    server: str | None = None,
     set: list[str] | None = None,  # noqa: A002
     what_if: list[str] | None = None,
-    gpu: str = "",
-    gpu_free_gib: float = 0.0,
-    model_config: str = "",
-    weights_gib: float = 0.0,
-    draft_gib: float = 0.0,
-    engine_version: str = "",
-    lengths: str = "",
+    gpu: str | None = None,
+    gpu_free_gib: float | None = None,
+    model_config: str | None = None,
+    weights_gib: float | None = None,
+    draft_gib: float | None = None,
+    engine_version: str | None = None,
+    lengths: str | None = None,
     json: bool = False,
     verbose: bool = False,
 ) -> int:
@@ -276,9 +280,9 @@ def capacity(
     from rackhand.workflows.capacity import forecast_file, forecast_fleet, parse_question
 
     sizes = {"gpu_free_gib": gpu_free_gib, "weights_gib": weights_gib, "draft_gib": draft_gib}
-    words = {"sets": set or (), "what_if": what_if or (), "gpu": gpu, "model_config": model_config, "lengths": lengths}
+    words = {"sets": set, "what_if": what_if, "gpu": gpu, "model_config": model_config, "lengths": lengths}
     question = parse_question(server=server, version=engine_version, **words, **sizes)
-    if model_config:
+    if model_config is not None:
         return show([forecast_file(question)], None, as_json=json, verbose=verbose)
     found, report = forecast_fleet(*fleet_and_hosts(inventory, hosts), question, say=progress())
     return show(found, report, as_json=json, verbose=verbose)
@@ -289,7 +293,7 @@ def run_diagnose(
     c: Context,
     *,
     inventory: str = "lab",
-    hosts: str = "",
+    hosts: str | None = None,
     seconds: float = 30.0,
     json: bool = False,
     verbose: bool = False,
@@ -314,7 +318,7 @@ def record(
     c: Context,
     *,
     inventory: str = "lab",
-    hosts: str = "",
+    hosts: str | None = None,
     interval: float = 5.0,
     detach: bool = False,
     json: bool = False,
@@ -337,7 +341,14 @@ def record(
 
 @verb(help=HELP)
 def history(
-    c: Context, *, inventory: str = "lab", job: str = "", since: str = "", export: str = "", json: bool = False
+    c: Context,
+    *,
+    inventory: str = "lab",
+    job: str | None = None,
+    since: str | None = None,
+    export: str | None = None,
+    json: bool = False,
+    verbose: bool = False,
 ) -> int:
     """Tell the runs and events of a job that were kept; --export FILE.csv or FILE.jsonl writes the samples.
 
@@ -349,14 +360,21 @@ def history(
     from rackhand.workflows.history import tell_history
 
     fleet = load(inventory, os.environ, needs_secrets=False)
-    with screen(json=json) as out:
-        tell_history(out, work(fleet, os.environ, fleet.job(job or None).name, since=since, export=export))
+    with screen(json=json, verbose=verbose) as out:
+        tell_history(out, work(fleet, os.environ, fleet.job(job).name, since=since, export=export))
     return 0
 
 
 @verb(help=HELP)
 def report(
-    c: Context, *, inventory: str = "lab", job: str = "", since: str = "", output: str = "", json: bool = False
+    c: Context,
+    *,
+    inventory: str = "lab",
+    job: str | None = None,
+    since: str | None = None,
+    output: str | None = None,
+    json: bool = False,
+    verbose: bool = False,
 ) -> int:
     """Write a job's history as one HTML file: charts, events, runs before and after, outputs, set-up, numbers.
 
@@ -368,17 +386,24 @@ def report(
     from rackhand.workflows.report import report as work
 
     fleet = load(inventory, os.environ, needs_secrets=False)
-    made = work(fleet, os.environ, fleet.job(job or None), now=time(), since=since, output=output)
-    return tell(made, as_json=json, verbose=False)
+    made = work(fleet, os.environ, fleet.job(job), now=time(), since=since, output=output)
+    return tell(made, as_json=json, verbose=verbose)
 
 
-@verb(help=HELP, name="compare")
+@verb(help=HELP, name="compare", words=("run_a", "run_b"))
 def compare_runs(
-    c: Context, run_a: str, run_b: str, *, inventory: str = "lab", job: str = "", json: bool = False
+    c: Context,
+    run_a: str | None = None,
+    run_b: str | None = None,
+    *,
+    inventory: str = "lab",
+    job: str | None = None,
+    json: bool = False,
+    verbose: bool = False,
 ) -> int:
     """Compare two runs of the history over equal steady windows.
 
-    Runs have numbers (./inv history), or are called last, last-1 ...
+    Runs have numbers (./inv history), or are called last, last-1 ...; without any, the last two are compared.
     Example: ./inv compare 3 last
     """
     from rackhand.load import load
@@ -386,13 +411,22 @@ def compare_runs(
     from rackhand.workflows.compare import compare_runs as work
 
     fleet = load(inventory, os.environ, needs_secrets=False)
-    with screen(json=json) as out:
-        out.compare(work(fleet, os.environ, fleet.job(job or None).name, (run_a, run_b)))
+    with screen(json=json, verbose=verbose) as out:
+        runs = tuple(run for run in (run_a, run_b) if run is not None)
+        out.compare(work(fleet, os.environ, fleet.job(job).name, runs))
     return 0
 
 
 @verb(help=HELP, name="check")
-def prompts_check(c: Context, *, file: str = "", inventory: str = "lab", job: str = "", json: bool = False) -> int:
+def prompts_check(
+    c: Context,
+    *,
+    file: str | None = None,
+    inventory: str = "lab",
+    job: str | None = None,
+    json: bool = False,
+    verbose: bool = False,
+) -> int:
     """Read a prompts file before a day is spent on it: shapes, bad lines, duplicates, lengths; changes nothing.
 
     FILE on this machine, or the prompts of --job as that job reads them. Ends with 3 when there are bad lines.
@@ -403,16 +437,24 @@ def prompts_check(c: Context, *, file: str = "", inventory: str = "lab", job: st
     from rackhand.tell import progress
     from rackhand.workflows.checks import check_file, check_job
 
-    if file and not job:
-        return tell_checked(check_file(file), as_json=json)
+    if file is not None and job is None:
+        return tell_checked(check_file(file), as_json=json, verbose=verbose)
     fleet = load(inventory, os.environ, needs_secrets=False)
-    chosen = fleet.job(job or None)
-    found = check_file(file, chosen) if file else check_job(fleet, chosen, say=progress())
-    return tell_checked(found, as_json=json)
+    chosen = fleet.job(job)
+    found = check_file(file, chosen) if file is not None else check_job(fleet, chosen, say=progress())
+    return tell_checked(found, as_json=json, verbose=verbose)
 
 
-@verb(help=HELP | {"output": "another output of the job, that resume --new made"})
-def verify(c: Context, *, inventory: str = "lab", job: str = "", output: str = "", json: bool = False) -> int:
+@verb(help=HELP | {"output": "another output of the job, that resume --new made"}, values={"output": "DIR"})
+def verify(
+    c: Context,
+    *,
+    inventory: str = "lab",
+    job: str | None = None,
+    output: str | None = None,
+    json: bool = False,
+    verbose: bool = False,
+) -> int:
     """Read a job's whole output: bad completions, indices twice, shards against their digests; changes nothing.
 
     Ends with 3 when something is wrong. --output DIR: one that resume --new made.
@@ -424,7 +466,8 @@ def verify(c: Context, *, inventory: str = "lab", job: str = "", output: str = "
     from rackhand.workflows.checks import verify as work
 
     fleet = load(inventory, os.environ, needs_secrets=False)
-    return tell_checked(work(fleet, fleet.job(job or None), output=output, say=progress()), as_json=json)
+    found = work(fleet, fleet.job(job), output=output, say=progress())
+    return tell_checked(found, as_json=json, verbose=verbose)
 
 
 ns = Collection(

@@ -52,13 +52,13 @@ class Played:
         }
 
 
-def play(root: Path, *, json_file: str = "", verbose: bool = False) -> int:
+def play(root: Path, *, json_file: str | None = None, verbose: bool = False) -> int:
     """Returns 0, or 1 when a bar is missed. `json_file` gets the figures.
 
     PreconditionError when a demo runs already, the lab's LabError when a lab is up that isn't the demo's;
     RackhandError when a verb failed.
     """
-    figures = Path(json_file).absolute() if json_file else None
+    figures = Path(json_file).absolute() if json_file is not None else None
     if figures and not figures.parent.is_dir():
         raise UsageError(f"no directory {figures.parent}", hint="--json FILE is written at the end")
     packages.prepare_for_lab()

@@ -49,11 +49,11 @@ PARTS = {
 TAIL = "tail-metrics.svg"
 
 
-def write_pictures(page: str = "") -> int:
+def write_pictures(page: str | None = None) -> int:
     """Relive the field report's two phases on the lab for HOLD_S each, record them, make the page and take the
     pictures; `page` is a page that is there already. Needs root, and no lab in this checkout."""
     install_browser()
-    if page:
+    if page is not None:
         return _take(Path(page))
     packages.prepare_for_lab()
     with tempfile.TemporaryDirectory(prefix="rackhand-pictures-") as folder:

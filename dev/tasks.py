@@ -21,7 +21,7 @@ HELP = {
 
 
 @verb(help=HELP, name="demo")
-def run_demo(c: Context, *, json: str = "", verbose: bool = False) -> int:
+def run_demo(c: Context, *, json: str | None = None, verbose: bool = False) -> int:
     """Set up a lab on this machine, relive the field report on it, take the lab down; under five minutes.
 
     Needs root. Installs missing system packages after saying so. --json FILE writes the figures.
@@ -33,7 +33,7 @@ def run_demo(c: Context, *, json: str = "", verbose: bool = False) -> int:
 
 
 @verb(help=HELP, name="test")
-def run_tests(c: Context, *, slow: bool = False, only: str = "", args: str = "") -> int:
+def run_tests(c: Context, *, slow: bool = False, only: str | None = None, args: str | None = None) -> int:
     """Set everything up and run the tests; starts labs of its own and ends them.
 
     Installs missing system packages after saying so.
@@ -128,7 +128,7 @@ def docs_capacity(c: Context) -> int:
 
 
 @verb(help=HELP, name="pictures")
-def docs_pictures(c: Context, *, page: str = "") -> int:
+def docs_pictures(c: Context, *, page: str | None = None) -> int:
     """Record a run on the lab, and put pictures of its report page and of tail-metrics into docs/img; seven minutes.
 
     Needs root. Installs chromium and Playwright where they are missing.

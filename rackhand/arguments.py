@@ -92,8 +92,9 @@ def parse_overrides(words: Iterable[str]) -> Mapping[str, FlagValue]:
     flags: dict[str, FlagValue] = {}
     for word in words:
         name, equals, text = word.partition("=")
-        if not equals:
-            raise UsageError(f"--set {word!r} has no '='", hint="write --set FLAG=VALUE, FLAG=true for a bare flag")
+        if not equals or not text.strip():
+            lacks = "value" if equals else "'='"
+            raise UsageError(f"--set {word!r} has no {lacks}", hint="write --set FLAG=VALUE, FLAG=true for a bare flag")
         try:
             flag = flag_name(name)
         except ValueError as error:
@@ -115,26 +116,26 @@ def _override_value(text: str) -> FlagValue:
     return scalar_value(text)
 
 
-def checked_seconds(value: float, flag: str) -> float | None:
-    """None for 0, which stands for nothing asked. UsageError for what is no length of time."""
-    if value < 0 or not math.isfinite(value):
+def checked_seconds(value: float | None, flag: str) -> float | None:
+    """None where nothing is asked. UsageError for what is no length of time."""
+    if value is not None and not 0 < value < math.inf:
         raise UsageError(f"--{flag} {value:g} is no number of seconds above 0")
-    return value or None
+    return value
 
 
-def checked_count(value: int, flag: str) -> int:
-    """0 stands for nothing asked. UsageError for what is no number of things."""
-    if value < 0:
+def checked_count(value: int | None, flag: str) -> int | None:
+    """None where nothing is asked. UsageError for what is no number of things."""
+    if value is not None and value < 1:
         raise UsageError(f"--{flag} {value} is no number above 0")
     return value
 
 
 def parse_gpus(text: str | None) -> tuple[int, ...] | None:
-    """`--gpus 0,2-4` → (0, 2, 3, 4); None or nothing means all. UsageError otherwise."""
-    if not (text or "").strip():
+    """`--gpus 0,2-4` → (0, 2, 3, 4); None means all. UsageError otherwise."""
+    if text is None:
         return None
     found: set[int] = set()
-    for part in (text or "").split(","):
+    for part in text.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,3})(?:-([0-9]{1,3}))?\s*", part, re.ASCII)
         if not match or int(match[2] or match[1]) < int(match[1]):
             raise UsageError(f"--gpus {text!r} is no list of GPU numbers", hint="write --gpus 0,1 or 0-3")

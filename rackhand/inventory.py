@@ -219,10 +219,14 @@ class Fleet:
         return _named(name, self.hosts, "host", self.path)
 
     def select(self, hosts: str | None = None) -> tuple[Host, ...]:
-        """The hosts named in `a,b`, in the inventory's order; None or nothing means all. UsageError on a wrong name."""
-        names = [name.strip() for name in (hosts or "").split(",") if name.strip()]
+        """The hosts named in `a,b`, in the inventory's order; None: all. UsageError on a wrong or empty name."""
+        if hosts is None:
+            return self.hosts
+        names = [name.strip() for name in hosts.split(",")]
+        if not all(names):
+            raise UsageError(f"--hosts {hosts!r} holds an empty name", hint="is a shell variable unset?")
         wanted = {self.host(name).name for name in names}
-        return tuple(host for host in self.hosts if not names or host.name in wanted)
+        return tuple(host for host in self.hosts if host.name in wanted)
 
     def jobs_on(self, host: Host) -> tuple[Job, ...]:
         return tuple(job for job in self.jobs if job.host == host.name)

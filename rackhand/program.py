@@ -12,21 +12,32 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, get_args, get_origin
 
+import invoke.collection
 import invoke.program
 import invoke.tasks
-from invoke.exceptions import Exit, ParseError
-from invoke.parser import Parser, ParseResult
-from invoke.parser.argument import Argument
-from invoke.parser.context import to_flag
+import tomllib
+from invoke.exceptions import Exit
+from invoke.parser.parser import ParseMachine
 from invoke.tasks import Task
 
+from rackhand.errors import RackhandError
+from rackhand.words_given import (
+    VALUE_NAMES,
+    HelpfulContext,
+    NamedArgument,
+    StrictParser,
+    WrongUsage,
+    check_given,
+    complete_context,
+    print_error,
+)
+
 ROOT = Path(__file__).resolve().parent.parent
-USAGE = 2
-Verb = Task[Callable[..., None]]
 
 
 class Terminated(KeyboardInterrupt):
@@ -37,84 +48,87 @@ class Terminated(KeyboardInterrupt):
         self.signum = signum
 
 
-class WrongUsage(Exit):
-    """Invoke's ParseError as an exit with 2. The message is the string form, which is what Invoke prints."""
-
-    def __init__(self, message: str, _context: object = None) -> None:
-        super().__init__(code=USAGE)
-        self.text = f"{message.rstrip('!')}; ./inv --list shows the tasks, ./inv --help TASK its flags"
-
-    def __str__(self) -> str:
-        return self.text
-
-
-class StrictParser(Parser):
-    """Invoke ends with 1, or a traceback, where its own parsing fails; here that is WrongUsage."""
-
-    def parse_argv(self, argv: list[str]) -> ParseResult:
-        try:
-            return super().parse_argv(argv)
-        except (ParseError, ValueError) as error:
-            raise WrongUsage(str(error)) from None
-
-
-class NamedArgument(Argument):
-    """Invoke shows its own object in messages, and of a number that can't be read only Python's words."""
-
-    def __repr__(self) -> str:
-        return to_flag(self.name or "")
-
-    def set_value(self, value: Any, cast: bool = True) -> None:  # noqa: FBT001, FBT002  Invoke's own signature
-        try:
-            super().set_value(value, cast)
-        except ValueError:
-            raise ParseError(f"{self!r} {value!r} is no {'whole ' if self.kind is int else ''}number") from None
-
-
 def adopt_house_rules() -> None:
     """Make the running Invoke program, ./inv's or plain `invoke`, end wrong usage with 2 and cache bytecode."""
     vars(invoke.program).update(Parser=StrictParser, ParseError=WrongUsage)
     vars(invoke.tasks)["Argument"] = NamedArgument
+    vars(invoke.collection)["ParserContext"] = HelpfulContext
+    ParseMachine.complete_context = complete_context  # type: ignore[method-assign]
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+
+
+class Verb(Task[Callable[..., None]]):
+    """A task whose flags have the kinds that its annotations say: `float | None` is a number that may be left out."""
+
+    def __init__(self, body: Callable[..., None], *, values: Mapping[str, str], **named: Any) -> None:
+        super().__init__(body, auto_shortflags=False, **named)
+        self.value_names = {**VALUE_NAMES, **values}
+
+    def arg_opts(self, name: str, default: Any, taken_names: set[str]) -> dict[str, Any]:
+        opts = super().arg_opts(name, default, taken_names)
+        kind = _kind_of(inspect.signature(self.body, eval_str=True).parameters[name].annotation)
+        if kind in (int, float):
+            opts["kind"] = kind
+        return opts | {"value_name": self.value_names.get(name, ""), "may_lack": default is None}
+
+
+def _kind_of(annotation: Any) -> Any:
+    """`float | None` → float, `list[str] | None` → list."""
+    kinds = [kind for kind in get_args(annotation) if kind is not type(None)] if get_args(annotation) else []
+    kind = kinds[0] if kinds and get_origin(annotation) is not list else annotation
+    return get_origin(kind) or kind
 
 
 def verb(
     *,
     help: Mapping[str, str],  # noqa: A002
     name: str | None = None,
-    iterable: Sequence[str] = (),
+    words: tuple[str, ...] = (),
+    values: Mapping[str, str] | None = None,
 ) -> Callable[[Callable[..., int]], Verb]:
     """Make a task of a function that returns its exit code; `name` where the function can't have the task's.
 
-    `help` may hold more flags than the function has, so that verbs share one table.
+    `help` may hold more flags than the function has, so that verbs share one table. A flag that isn't given should be
+    None: an empty value is refused before the function is called. `words` are arguments without a flag's name;
+    `values` names values for the help where VALUE_NAMES has another word.
     """
 
     def decorate(function: Callable[..., int]) -> Verb:
+        signature = inspect.signature(function)
+
         @functools.wraps(function)
         def guarded(*args: object, **flags: object) -> None:
-            with clean_end(verbose=bool(flags.get("verbose"))):
+            given = signature.bind(*args, **flags).arguments
+            with clean_end(verbose=bool(given.get("verbose")), as_json=given.get("json") is True):
+                check_given(given)
                 code = function(*args, **flags)
                 sys.stdout.flush()
             if code:
                 raise Exit(code=code)
 
-        flags = inspect.signature(function).parameters
-        mine = {name: text for name, text in help.items() if name in flags}
-        return Task(guarded, name=name, help=mine, iterable=list(iterable), auto_shortflags=False)
+        mine = {name: text for name, text in help.items() if name in signature.parameters}
+        lists = [name for name, flag in signature.parameters.items() if "list[" in str(flag.annotation)]
+        return Verb(guarded, values=values or {}, name=name, help=mine, iterable=lists, positional=list(words))
 
     return decorate
 
 
 @contextmanager
-def clean_end(*, verbose: bool) -> Iterator[None]:
-    """Turn what ends the block early into Exit with the code of errors.py; a bug keeps its traceback."""
+def clean_end(*, verbose: bool, as_json: bool = False) -> Iterator[None]:
+    """Turn what ends the block early into Exit with the code of errors.py; a bug keeps its traceback.
+
+    With `as_json` the error is an object on stdout as well.
+    """
     before = {number: signal.signal(number, _terminate) for number in (signal.SIGTERM, signal.SIGHUP)}
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt as end:
-        raise Exit("interrupted", code=128 + getattr(end, "signum", signal.SIGINT)) from None
+        status = 128 + int(getattr(end, "signum", signal.SIGINT))
+        if as_json:
+            print_error(RackhandError("interrupted"), status)
+        raise Exit("interrupted", code=status) from None
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise Exit(code=128 + signal.SIGPIPE) from None
@@ -122,6 +136,8 @@ def clean_end(*, verbose: bool) -> Iterator[None]:
         code = getattr(error, "exit_code", None)
         if not isinstance(code, int):
             raise
+        if as_json:
+            print_error(error, code)
         raise Exit(_told(error, verbose=verbose), code=code) from None
     finally:
         for number, handler in before.items():
@@ -156,8 +172,21 @@ def _told(error: Exception, *, verbose: bool) -> str:
     return f"{error}\n{detail}" if verbose else f"{error}\n(--verbose shows more)"
 
 
+def rackhand_version() -> str:
+    """That of pyproject.toml beside this code, or of the installed package."""
+    try:
+        with (ROOT / "pyproject.toml").open("rb") as file:
+            return str(tomllib.load(file)["project"]["version"])
+    except OSError:
+        pass
+    try:
+        return version("rackhand")
+    except PackageNotFoundError:
+        return "unknown"
+
+
 def main(argv: Sequence[str]) -> None:
     """Run the tasks of this checkout, wherever the caller stands; without arguments, list them."""
     adopt_house_rules()
-    program = invoke.program.Program(name="inv", binary="inv", binary_names=["inv"])
+    program = invoke.program.Program(name="rackhand", version=rackhand_version(), binary="inv", binary_names=["inv"])
     program.run(["inv", "--search-root", str(ROOT), *(argv or ["--list"])])

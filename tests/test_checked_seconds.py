@@ -9,16 +9,17 @@ from rackhand.errors import UsageError
 
 
 def test_no_time_asked_is_none() -> None:
-    assert (checked_seconds(0.0, "timeout"), checked_seconds(1.5, "timeout")) == (None, 1.5)
+    assert (checked_seconds(None, "timeout"), checked_seconds(1.5, "timeout")) == (None, 1.5)
 
 
-@pytest.mark.parametrize("value", [-1.0, float("inf"), float("nan")])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan")])
 def test_what_is_no_length_of_time_is_refused(value: float) -> None:
     with pytest.raises(UsageError, match="--timeout"):
         checked_seconds(value, "timeout")
 
 
-def test_a_count_below_nothing_is_refused() -> None:
-    assert checked_count(0, "at-once") == 0
-    with pytest.raises(UsageError, match="--at-once -3"):
-        checked_count(-3, "at-once")
+@pytest.mark.parametrize("value", [0, -3])
+def test_a_count_below_one_is_refused(value: int) -> None:
+    assert checked_count(None, "at-once") is None
+    with pytest.raises(UsageError, match=f"--at-once {value}"):
+        checked_count(value, "at-once")

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomllib
 from invoke.context import Context
 from invoke.exceptions import Exit
 
 from rackhand.errors import PreconditionError, RackhandError, RemoteError, UsageError
 from rackhand.program import Terminated, clean_end, verb
+from rackhand.report import Comparison
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ("paramiko", "fabric", "proxmoxer", "httpx", "rich", "requests", "jinja2", "aiohttp")
@@ -63,7 +65,15 @@ def test_wrong_usage_ends_with_2_and_a_way_on(words: tuple[str, ...], start: tup
     [
         ("stop --timeout x", "--timeout 'x' is no number; ./inv --list"),
         ("restart-servers --at-once=1.5", "--at-once '1.5' is no whole number; ./inv --list"),
-        ("deploy --foo", "No idea what '--foo' is; ./inv --list"),
+        ("deploy --foo", "No idea what '--foo' is; ./inv --help deploy"),
+        ("deploy --host lab", "No idea what '--host' is; did you mean --hosts? ./inv --help deploy"),
+        ("resume --concurency auto", "No idea what '--concurency' is; did you mean --concurrency?"),
+        ("restart-servers --no-compar", "No idea what '--no-compar' is; did you mean --no-compare?"),
+        ("stauts", "No idea what 'stauts' is; did you mean status? ./inv --list"),
+        ("tail", "No idea what 'tail' is; did you mean tail-metrics?"),
+        ("restart_server", "No idea what 'restart_server' is; did you mean restart-servers?"),
+        ("check-prompts", "No idea what 'check-prompts' is; did you mean prompts.check?"),
+        ("--help resum", "No idea what 'resum' is; did you mean resume?"),
         ("deploy --hosts", "Flag --hosts needed value and was not given one; ./inv --list"),
     ],
 )
@@ -177,10 +187,135 @@ def test_only_verbs_that_use_secrets_need_their_variables(monkeypatch: pytest.Mo
 
     monkeypatch.setattr("rackhand.load.load", load)
     ns = importlib.import_module("tasks").ns
-    words = {"compare": ("1", "2")}
     for verb_name in ("deploy", "restart-servers", "resume", "stop", "status", "tail-metrics", "record", "diagnose",
                       "capacity", "history", "compare", "report", "verify", "prompts.check"):  # fmt: skip
         with pytest.raises(Exit):
-            ns[verb_name](Context(), *words.get(verb_name, ()))
+            ns[verb_name](Context())
     assert {name for name, needs in asked.items() if needs} == {"deploy", "restart-servers", "resume"}
     assert len(asked) == 14
+
+
+VERBS = ("deploy", "restart-servers", "resume", "stop", "status", "tail-metrics", "record", "diagnose", "capacity",
+         "history", "compare", "report", "verify", "prompts.check")  # fmt: skip
+EMPTY = ("", " ", ",", " , ,", "\t")
+
+
+def valued_flags() -> list[tuple[str, str]]:
+    """Every verb with each of its words that isn't a number or a switch."""
+    tasks = fresh_tasks()
+    return [
+        (name, str(argument.attr_name or argument.name))
+        for name in tasks.task_names
+        for argument in tasks[name].get_arguments()
+        if argument.kind in (str, list)
+    ]
+
+
+@pytest.mark.parametrize(("name", "flag"), valued_flags(), ids=" ".join)
+def test_an_empty_value_is_refused_in_every_verb(
+    name: str, flag: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rackhand.load.load", lambda *_, **__: pytest.fail("the verb began"))
+    task = fresh_tasks()[name]
+    is_list = flag in task.iterable
+    for empty in EMPTY:
+        with pytest.raises(Exit) as ended:
+            task(Context(), **{flag: ["a=1", empty] if is_list else empty})
+        assert ended.value.code == 2, (flag, empty)
+        assert f"--{flag.replace('_', '-')} is empty" in ended.value.message
+    assert capsys.readouterr().out == ""
+
+
+def test_an_unset_shell_variable_reaches_no_host_from_the_command_line() -> None:
+    for words in (
+        ("restart-servers", "--gpus", ""),
+        ("stop", "--job="),
+        ("stop", "--hosts", ","),
+        ("compare", "", "2"),
+    ):
+        ended = inv(*words)
+        assert (ended.returncode, "is empty; leave it out" in ended.stderr) == (2, True), words
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["restart-servers --at-once 0", "restart-servers --timeout 0", "stop --timeout 0", "capacity --weights-gib 0",
+     "capacity --gpu-free-gib -1", "tail-metrics --interval 0", "diagnose --seconds 0",
+     "restart-servers --set mem-fraction-static= --gpus 0", "stop --hosts lab,,"],
+)  # fmt: skip
+def test_nothing_as_a_number_or_as_part_of_a_list_is_refused_too(words: str) -> None:
+    ended = inv(*words.split(), "--json")
+    assert ended.returncode == 2, ended.stderr
+    assert json.loads(ended.stdout)["exit_code"] == 2
+
+
+def test_json_shows_what_ends_a_verb_early_whatever_the_code() -> None:
+    for words, code, kind in (
+        (("status", "--inventory", "no-such"), 2, "UsageError"),
+        (("status", "--no-such"), 2, "UsageError"),
+        (("prompts.check", "--file", "/no/such"), 4, "PreconditionError"),
+    ):
+        ended = inv(*words, "--json")
+        found = json.loads(ended.stdout)
+        assert (ended.returncode, found["exit_code"], found["kind"], found["event"]) == (code, code, kind, "error")
+        assert found["what"] in ended.stderr
+
+
+def test_json_lists_every_mistake_of_an_inventory(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text("hosts:\n  a: {type: ssh, ssh: b, gpsu: all}\n  b: {type: sssh, ssh: b}\n")
+    found = json.loads(inv("status", "--inventory", str(path), "--json").stdout)
+    assert [mistake["line"] for mistake in found["mistakes"]] == [2, 3]
+
+
+def test_an_interrupt_is_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Exit), clean_end(verbose=False, as_json=True):
+        raise Terminated(signal.SIGHUP)
+    assert json.loads(capsys.readouterr().out)["exit_code"] == 129
+
+
+def test_help_names_values_and_defaults() -> None:
+    shown = inv("--help", "restart-servers").stdout
+    for words in ("--gpus=NUMBERS", "--set=FLAG=VALUE", "--timeout=SECONDS", "--inventory=NAME", "(default: lab)",
+                  "--[no-]compare", "--at-once=N"):  # fmt: skip
+        assert words in shown, shown
+    assert "--interval=SECONDS" in inv("--help", "record").stdout
+    assert "(default: 5.0)" in inv("--help", "record").stdout
+    assert "--output=DIR" in inv("--help", "verify").stdout
+
+
+def test_every_value_has_a_name_of_its_own() -> None:
+    tasks = fresh_tasks()
+    for name in tasks.task_names:
+        for argument in tasks[name].get_arguments():
+            assert not argument.takes_value or argument.value_name not in ("TEXT", "NUMBER"), (name, argument.name)
+
+
+def test_every_verb_takes_json_and_verbose() -> None:
+    tasks = fresh_tasks()
+    for name in VERBS:
+        flags = {argument.name for argument in tasks[name].get_arguments()}
+        assert {"json", "verbose", "inventory"} <= flags, name
+
+
+def test_the_version_is_rackhands() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        version = tomllib.load(file)["project"]["version"]
+    assert inv("--version").stdout == f"rackhand {version}\n"
+
+
+def test_compare_takes_the_last_two_runs_without_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("rackhand.workflows.compare.compare_runs", lambda *words: asked.append(words[3]) or COMPARED)
+    tasks = fresh_tasks()
+    for words in ((), ("3", "last")):
+        tasks["compare"](Context(), **dict(zip(("run_a", "run_b"), words, strict=False)))
+    assert asked == [(), ("3", "last")]
+    ended = subprocess.run(
+        [sys.executable, "-m", "invoke", "compare", "--inventory", "lab"],
+        cwd=ROOT, env={**os.environ, "XDG_STATE_HOME": str(tmp_path)}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert "no history of" in ended.stderr
+
+
+COMPARED = Comparison("runs compared", ("run 1", "run 2"), ())

@@ -234,12 +234,12 @@ def test_a_session_in_which_something_runs_is_not_taken() -> None:
         check_session(HOST, JOB, seen(dataclasses.replace(ended, dead=False)))
 
 
-@pytest.mark.parametrize(("text", "value"), [("", None), ("auto", "auto"), ("64", 64)])
-def test_concurrency_is_a_number_or_auto(text: str, value: object) -> None:
+@pytest.mark.parametrize(("text", "value"), [(None, None), ("auto", "auto"), ("64", 64)])
+def test_concurrency_is_a_number_or_auto(text: str | None, value: object) -> None:
     assert parse_concurrency(text) == value
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "many", "1.5"])
+@pytest.mark.parametrize("text", ["", " ", "0", "-1", "many", "1.5"])
 def test_a_wrong_concurrency_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_concurrency(text)

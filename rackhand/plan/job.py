@@ -61,10 +61,12 @@ def choose_output(host: Host, job: Job, states: Sequence[JobState]) -> Job:
     )
 
 
-def parse_concurrency(text: str) -> int | Literal["auto"] | None:
-    """`--concurrency`: a whole number above 0, or auto; nothing is None. UsageError otherwise."""
-    if not text or text == "auto":
-        return "auto" if text else None
+def parse_concurrency(text: str | None) -> int | Literal["auto"] | None:
+    """`--concurrency`: a whole number above 0, or auto; None stays None. UsageError otherwise."""
+    if text is None:
+        return None
+    if text == "auto":
+        return "auto"
     if not text.isdecimal() or int(text) < 1:
         raise UsageError(f"--concurrency {text!r} is no number above 0", hint="write a number or auto")
     return int(text)

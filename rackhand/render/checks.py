@@ -10,10 +10,10 @@ from rackhand.render.screen import screen
 from rackhand.report import Checked
 
 
-def tell_checked(checked: Checked, *, as_json: bool) -> int:
-    """Prints a table, or one JSON object; gives the exit code."""
+def tell_checked(checked: Checked, *, as_json: bool, verbose: bool = False) -> int:
+    """Prints a table, or one JSON object; gives the exit code. With `verbose` each shard of an output has a line."""
     found = checked.found
-    lines = prompts_lines(found) if isinstance(found, PromptsCheck) else verified_lines(found)
+    lines = prompts_lines(found) if isinstance(found, PromptsCheck) else verified_lines(found, verbose=verbose)
     fields = {name: value for name, value in to_json(found).items() if name != "event"}
     with screen(json=as_json) as out:
         out.lines(found.event, {"where": checked.where, "exit_code": checked.exit_code, **fields}, list(lines))
@@ -42,7 +42,7 @@ def prompts_lines(check: PromptsCheck) -> Iterable[str]:
         yield f"... and {check.duplicates - NAMED} more duplicates"
 
 
-def verified_lines(found: Verified) -> Iterable[str]:
+def verified_lines(found: Verified, *, verbose: bool = False) -> Iterable[str]:
     closed = sum(shard.state == "closed" for shard in found.shards)
     yield from _table(
         [
@@ -61,6 +61,8 @@ def verified_lines(found: Verified) -> Iterable[str]:
         yield f"note: a generator (pid {found.running}) works on it; what it wrote meanwhile may be missing"
     yield from (f"note: the job has another output, {other}: verify --output {other}" for other in found.others)
     yield from (f"problem: {problem}" for problem in found.problems)
+    if verbose:
+        yield from (f"shard {s.shard}: {s.records} records, {s.size} bytes, {s.state}" for s in found.shards)
     yield from (f"{reason}: {where}" for reason, examples in found.examples.items() for where in examples)
 
 

@@ -35,7 +35,7 @@ ALIKE = 0.015
 class Question:
     """What the operator asked. `gpu` None: the hosts' own GPUs; GiB are measured values that win over what is found."""
 
-    server: str = ""
+    server: str | None = None
     sets: Mapping[str, FlagValue] = field(default_factory=dict)
     what_if: Mapping[str, tuple[FlagValue, ...]] = field(default_factory=dict)
     kind: GpuKind | None = None
@@ -50,11 +50,11 @@ class Question:
 
 def parse_question(**given: Any) -> Question:
     """The command line as a question: `sets`, `what_if` (lists of words), `gpu`, `model_config`, `lengths` (texts) and
-    the fields of Question by their names; zeros and empty words mean "not given". UsageError says which word is wrong.
+    the fields of Question by their names; None means "not given". UsageError says which word is wrong.
     """
-    found = {name: value for name, value in given.items() if value}
+    found = {name: value for name, value in given.items() if value is not None}
     for name in ("gpu_free_gib", "weights_gib", "draft_gib"):
-        if not 0 <= found.get(name, 0) < 100_000:
+        if name in found and not 0 < found[name] < 100_000:
             raise UsageError(f"--{name.replace('_', '-')} {found[name]} can't be", hint="write GiB, e.g. 94.14")
     if "sets" in found:
         found["sets"] = {name: values[0] for name, values in _pairs(found["sets"], "--set").items()}
@@ -91,7 +91,7 @@ def forecast_fleet(
     """One forecast for each kind of server: same host, specification and GPU. With a GPU given no host is asked."""
     if question.kind is not None or question.gpu_free_gib is not None:
         found = [f for host in hosts for f in _named_forecasts(host, question)]
-        if question.server and not found:
+        if question.server is not None and not found:
             raise UsageError(f"no server {question.server!r}", where=str(fleet.path), hint=_server_names(hosts))
         return found, Report("capacity", ())
     forecasts: dict[str, list[Forecast]] = {}
@@ -105,7 +105,7 @@ def forecast_fleet(
 
     report = hosts_at_work.run("capacity", wanted, work, say=say, roads=roads)
     found = [f for host in wanted for f in forecasts.get(host.name, [])]
-    if question.server and not found and not report.exit_code:
+    if question.server is not None and not found and not report.exit_code:
         raise UsageError(f"no server {question.server!r}", where=str(fleet.path), hint=_server_names(hosts))
     return found, report
 
@@ -241,13 +241,13 @@ def _model_name(path: Path) -> str:
     return path.resolve().parent.name if path.name == "config.json" else path.stem
 
 
-def _may_be_of(host: Host, name: str) -> bool:
+def _may_be_of(host: Host, name: str | None) -> bool:
     return any(_is_named(name, host, s.gpu, s.session) for s in expand(host, range(64)))
 
 
-def _is_named(name: str, host: Host, gpu: int, session: str) -> bool:
+def _is_named(name: str | None, host: Host, gpu: int, session: str) -> bool:
     names = (host.name, host.where, session, f"{host.name}/{gpu}", f"{host.name}/gpu{gpu}", f"{host.name}/{session}")
-    return not name or name in names
+    return name is None or name in names
 
 
 def _server_names(hosts: Sequence[Host]) -> str:

@@ -42,13 +42,13 @@ def check_job(fleet: Fleet, job: Job, *, say: Say, roads: Roads | None = None) -
         return Checked(host.where, _check(opened.open(host), _prompts_request(job.prompts, job), interpreter(host)))
 
 
-def verify(fleet: Fleet, job: Job, *, say: Say, output: str = "", roads: Roads | None = None) -> Checked:
+def verify(fleet: Fleet, job: Job, *, say: Say, output: str | None = None, roads: Roads | None = None) -> Checked:
     """The job's output in its container, or another one that `resume --new` made, against the job's quality options.
 
     Changes nothing. UsageError when `output` isn't one that the job may have.
     """
     host, outputs = fleet.host(job.host), job_outputs(job)
-    chosen = output.rstrip("/") or outputs[0]
+    chosen = outputs[0] if output is None else output.rstrip("/")
     if chosen not in outputs:
         raise UsageError(f"{output} is no output of job {job.name}", hint=f"{outputs[0]}, {outputs[1]} ... are")
     say(host.where, f"reading {chosen}")

@@ -37,7 +37,7 @@ def chosen_runs(runs: Sequence[Run], names: Sequence[str], *, where: str = "") -
         raise PreconditionError(f"compare takes two runs, the history has {len(runs)}", where=where, hint=hint)
     known = {str(run.id): run for run in runs} | {f"last-{back}": run for back, run in enumerate(reversed(runs))}
     known["last"] = runs[-1]
-    wanted = [name for name in names if name] or ["last-1", "last"]
+    wanted = list(names) or ["last-1", "last"]
     unknown = [name for name in wanted if name not in known]
     if len(wanted) != 2 or unknown:
         what = f"no run {', '.join(unknown)}" if unknown else "compare takes two runs or none"

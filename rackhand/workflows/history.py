@@ -82,14 +82,16 @@ def detach(fleet: Fleet, environ: Mapping[str, str], argv: Sequence[str]) -> Rep
     return _report(f"recording in tmux until Ctrl-C there: {attach}", "done")
 
 
-def history(fleet: Fleet, environ: Mapping[str, str], job: str, *, since: str = "", export: str = "") -> Told:
+def history(
+    fleet: Fleet, environ: Mapping[str, str], job: str, *, since: str | None = None, export: str | None = None
+) -> Told:
     """What the history of `job` holds; `since` is an age (`12h`, `30m`, `2d`) or a local time; `export` also writes
     samples to FILE.csv (one row a GPU) or samples and events to FILE.jsonl."""
     start = parse_since(since, time.time())
     recording = open_recording(fleet, environ, job)
     exported = ""
     try:
-        if export:
+        if export is not None:
             _export(recording, Path(export), start)
             exported = f"wrote {export}: {recording.count(start):,} samples"
         runs = tuple(run for run in recording.runs() if run.ended >= start)
@@ -109,9 +111,9 @@ def tell_history(screen: Screen, told: Told) -> None:
         screen.say("history", "neither runs nor events of that time are kept")
 
 
-def parse_since(text: str, now: float) -> float:
-    """Unix seconds; 0 for nothing. UsageError for what is neither an age nor a time."""
-    if not text:
+def parse_since(text: str | None, now: float) -> float:
+    """Unix seconds; 0 for None. UsageError for what is neither an age nor a time."""
+    if text is None:
         return 0.0
     if age := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text):
         return now - float(age[1]) * _UNITS[age[2]]

@@ -24,7 +24,13 @@ KINDS = {"verdict": "diagnosis", "comparison": "comparison", "gap": "gap"}
 
 
 def report(
-    fleet: Fleet, environ: Mapping[str, str], job: Job, *, now: float, since: str = "", output: str = ""
+    fleet: Fleet,
+    environ: Mapping[str, str],
+    job: Job,
+    *,
+    now: float,
+    since: str | None = None,
+    output: str | None = None,
 ) -> Report:
     """Write the page of `job` to `output`, or JOB.html here; an earlier one is replaced whole. `since` is an age
     (`12h`) or a local time. PreconditionError when the history holds no sample of that time."""
