@@ -1,31 +1,97 @@
-"""JSON bytes in and out: orjson where it can be imported, the standard library otherwise, with the same answers."""
+"""JSON bytes in and out: orjson where it can be imported, the standard library otherwise, with the same answers.
+
+Whatever `loads` gives, `dumps` can write, and `loads` reads it again: integers of any size stay exact, NaN and
+infinities are never written.
+"""
 
 from __future__ import annotations
 
 import importlib
 import json
+import math
+import re
 from collections.abc import Callable
 from typing import Any
+
+MAX_DEPTH = 240
+"""Of what is read. orjson writes 254 levels, and the standard library's own limit moves with the stack."""
+_DIGITS = bytes(ord("0") if chr(byte) in "123456789" else byte for byte in range(256))
+_LONG = b"0" * 19
+"""From here on an integer may have more than 64 bits; orjson makes a float of it."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class DeepError(ValueError):
+    """JSON with more levels than can be read and written again."""
 
 
 def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text[:40]} is too large a number")
+    return value
+
+
+def _finite_or_none(text: str) -> float | None:
+    value = float(text)
+    return None if math.isinf(value) else value
+
+
+def _none(_: str) -> None:
+    return None
+
+
+def depth_of(value: object) -> int:
+    """Of lists and dicts, level by level: no recursion."""
+    depth, level = 0, [value]
+    while level := [item for item in level if isinstance(item, dict | list)]:
+        depth += 1
+        level = [inner for item in level for inner in (item.values() if isinstance(item, dict) else item)]
+    return depth
+
+
+def _checked(value: Any, data: bytes) -> Any:
+    """Counting brackets first costs next to nothing; few lines have as many."""
+    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and depth_of(value) > MAX_DEPTH:
+        raise DeepError("nested too deeply")
+    return value
+
+
 def _standard_loads(data: bytes) -> Any:
     try:
-        value = json.loads(data.decode("utf-8"), parse_constant=_refuse)
+        value = json.loads(data.decode("utf-8"), parse_constant=_refuse, parse_float=_finite)
         if b"\\u" in data:
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise ValueError("a lone surrogate") from None
     except RecursionError:
-        raise ValueError("nested too deeply") from None
-    return value
+        raise DeepError("nested too deeply") from None
+    return _checked(value, data)
 
 
 def _standard_dumps(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        text = json.dumps(_without_nan(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return _SURROGATE.sub("\ufffd", text).encode()
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _without_nan(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in value]
+    return value
 
 
 def _load() -> tuple[Callable[[bytes], Any], Callable[[object], bytes]]:
@@ -34,16 +100,51 @@ def _load() -> tuple[Callable[[bytes], Any], Callable[[object], bytes]]:
     except ImportError:
         return _standard_loads, _standard_dumps
 
+    def loads(data: bytes) -> Any:
+        # Ten times as fast as a regular expression.
+        if _LONG in data.translate(_DIGITS):
+            return _standard_loads(data)
+        try:
+            return _checked(orjson.loads(data), data)
+        except orjson.JSONDecodeError as error:
+            if re.search("depth|recursion", str(error), re.IGNORECASE):
+                raise DeepError("nested too deeply") from None
+            raise
+
     def dumps(value: object) -> bytes:
         try:
             data: bytes = orjson.dumps(value)
         except TypeError:
-            # An integer of more than 64 bits, or a lone surrogate in a name.
+            # An integer of more than 64 bits, or a lone surrogate.
             data = _standard_dumps(value)
         return data
 
-    return orjson.loads, dumps
+    return loads, dumps
 
 
 loads, dumps = _load()
-"""`loads` raises ValueError; `dumps` gives one line without its newline."""
+"""`loads` raises ValueError; `dumps` gives one line without its newline: NaN as null, a lone surrogate as U+FFFD."""
+
+
+def loads_answer(data: bytes) -> Any:
+    """As `loads`, but for a server's answer, which is paid for: NaN, Infinity and 1e999 in it are read as null."""
+    try:
+        return loads(data)
+    except ValueError:
+        pass
+    try:
+        value = json.loads(data.decode("utf-8"), parse_constant=_none, parse_float=_finite_or_none)
+    except RecursionError:
+        raise DeepError("nested too deeply") from None
+    return _checked(value, data)
+
+
+def is_json(data: bytes) -> bool:
+    """Whether a line is whole JSON, whoever wrote it, however deep."""
+    try:
+        loads(data)
+    except DeepError:
+        return True
+    except ValueError:
+        return False
+    return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from rackhand.contract.job import PROMPT_COLUMNS, root_url
+from remote import fastjson
 from remote.generator.quality import Quality, parse_quality
 from remote.output.ledger import SHARD_BYTES, SHARD_S
 from remote.output.object_store import is_store
@@ -156,8 +156,8 @@ def _concurrency(text: str) -> int | str:
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return fastjson.loads(text.encode("utf-8", "replace"))
+    except ValueError as error:
         raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
 
 

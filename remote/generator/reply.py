@@ -16,6 +16,8 @@ that is no completion. aborted: finish_reason abort. refused: 401, 403. not_foun
 fault, 400, 413, 422."""
 
 _PROMPT_STATUSES = frozenset({400, 413, 422})
+_MOST_TOKENS = 1 << 32
+"""A count beyond is no count; it would spoil every mean."""
 _END = "</think>"
 _START = "<think>"
 _NO_MODEL = re.compile(r"(?i)\bmodel\b.*(not exist|not found|not (served|available|loaded))|(invalid|unknown) model")
@@ -62,7 +64,7 @@ class Reply:
 
     def _count(self, key: str) -> int:
         value = (self.usage or {}).get(key)
-        return value if isinstance(value, int) else 0
+        return value if isinstance(value, int) and 0 <= value < _MOST_TOKENS else 0
 
 
 def parse_reply(status: int, body: bytes) -> Reply:
@@ -70,7 +72,7 @@ def parse_reply(status: int, body: bytes) -> Reply:
     if status != 200:
         raise _trouble(status, body)
     try:
-        data = fastjson.loads(body)
+        data = fastjson.loads_answer(body)
     except ValueError:
         raise TroubleError("bad_body", f"a 200 that isn't JSON: {_excerpt(body)}") from None
     if not isinstance(data, dict) or data.get("object") == "error" or data.get("error"):

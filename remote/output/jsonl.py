@@ -35,12 +35,7 @@ def is_object(line: bytes, *, parsed: bool) -> bool:
     """Whether the line is a whole JSON object; without `parsed` by its ends, and by the NULs of lost sectors."""
     if not line.startswith(b"{") or not line.endswith(b"}\n") or b"\0" in line:
         return False
-    if parsed:
-        try:
-            fastjson.loads(line)
-        except ValueError:
-            return False
-    return True
+    return fastjson.is_json(line) if parsed else True
 
 
 def repair_lines(path: Path, note: Callable[[bytes], object] = len) -> int:
@@ -130,7 +125,7 @@ def line_index(line: bytes) -> int | None:
     if index is None:
         try:
             index = json.loads(line)["index"]
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             return None
     return index if isinstance(index, int) and 0 <= index <= MAX_INDEX else None
 

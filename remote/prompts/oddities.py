@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Literal
 
-BadKind = Literal["not_utf8", "nul", "not_json", "shape", "empty"]
+BadKind = Literal["not_utf8", "nul", "not_json", "deep", "shape", "empty", "error"]
 BOM = b"\xef\xbb\xbf"
 LONG_BYTES = 10 << 20
 _WORDS = {
@@ -18,8 +18,10 @@ _WORDS = {
     "not_utf8": "lines that are not UTF-8: {}",
     "nul": "lines that hold raw NUL bytes: {}",
     "not_json": "lines that are not JSON: {}",
+    "deep": "rows that are nested too deeply: {}",
     "shape": "rows of no known shape: {}",
     "empty": "rows that ask nothing: {}",
+    "error": "rows that could not be handled: {}",
 }
 """The kinds, in order. Those from `not_utf8` on are of bad lines, each of which has one."""
 

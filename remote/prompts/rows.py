@@ -17,6 +17,8 @@ from remote.prompts.shapes import PLAIN, EmptyPromptError, Reading, parse_asked
 
 _COUNTED_BYTES = 1 << 20
 """A block while rows are counted: four times as much takes twice as long."""
+_MOST_DEPTH = 200
+"""Of what a row asks or keeps: its request and its record have a few levels more, and must stay readable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ def parse_row(index: int, line: bytes, reading: Reading = PLAIN) -> Row | None:
         row = fastjson.loads(text)
     except ValueError as error:
         return _unreadable(index, text, error)
+    except Exception as error:  # noqa: BLE001 (whatever one line does, the others are asked)
+        return failed_row(index, error)
     if not isinstance(row, dict):
         return BadRow(index, f"a JSON object was expected, not {type(row).__name__}", "shape")
     return parse_fields(index, row, reading)
@@ -73,11 +77,20 @@ def parse_fields(index: int, row: dict[str, Any] | ValueError, reading: Reading 
         return BadRow(index, f"a value can't be read: {row}"[:200], "shape")
     try:
         asked = parse_asked(row, reading)
+        extra = {name: row.get(name) for name in reading.keep} if reading.keep else None
+        name = row.get(reading.column("id"))
+        if fastjson.depth_of([asked.messages, asked.tools, extra, name]) > _MOST_DEPTH:
+            return BadRow(index, f"nested deeper than {_MOST_DEPTH} levels", "deep")
     except ValueError as error:
         return BadRow(index, str(error), "empty" if isinstance(error, EmptyPromptError) else "shape")
-    extra = {name: row.get(name) for name in reading.keep} if reading.keep else None
-    name = row.get(reading.column("id"))
+    except Exception as error:  # noqa: BLE001 (as in parse_row)
+        return failed_row(index, error)
     return Prompt(index, name, asked.messages, asked.tools, extra, asked.continues, asked.shape)
+
+
+def failed_row(index: int, error: Exception) -> BadRow:
+    """A row at which something failed that nobody thought of."""
+    return BadRow(index, f"{type(error).__name__}: {error}"[:200], "error")
 
 
 def _unreadable(index: int, text: bytes, error: ValueError) -> BadRow:
@@ -87,6 +100,8 @@ def _unreadable(index: int, text: bytes, error: ValueError) -> BadRow:
         return BadRow(index, f"not UTF-8 at byte {found.start}", "not_utf8")
     if b"\0" in text:
         return BadRow(index, "not JSON: it holds raw NUL bytes", "nul")
+    if isinstance(error, fastjson.DeepError):
+        return BadRow(index, "not JSON that can be read: nested too deeply", "deep")
     return BadRow(index, f"not JSON: {error}"[:200], "not_json")
 
 
