@@ -20,12 +20,17 @@ from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from lab import container, pve
-from lab.api_tasks import Tasks
+from lab.api_tasks import NoTask, Task, Tasks
 from lab.place import API_PORT, NO_ACL_TOKEN_ID, NODE, TOKEN_ID, LabOptions, Place, read_place
 from lab.pve import PveError
 
 GIB = 1 << 30
+UNAUTHORIZED_S = 3.0
+"""Every 401 comes so late."""
 PRIVILEGES = {"GET": "VM.Audit", "POST": "VM.PowerMgmt"}
+
+
+KINDS = {"string": r"[^\n]*", "integer": r"[+-]?\d+", "boolean": r"[01]|(?i:on|off|yes|no|true|false)"}
 
 
 class ApiError(Exception):
@@ -62,9 +67,7 @@ def _nodes(_: Request) -> Any:
 def _resources(request: Request) -> Any:
     kind = request.values.get("type", "")
     if kind not in ("", "vm", "node", "storage", "sdn"):
-        raise ApiError(
-            400, "Parameter verification failed.", {"type": f"value '{kind}' does not have a value in the enumeration"}
-        )
+        raise _unfit({"type": f"value '{kind}' does not have a value in the enumeration 'vm, storage, node, sdn'"})
     nodes = [{"id": f"node/{NODE}", "type": "node", "node": NODE, "status": "online"}]
     guests = [
         {"id": f"lxc/{vmid}", "type": "lxc", "node": NODE, "template": 0, **_guest(request.place, vmid)}
@@ -79,7 +82,8 @@ def _containers(request: Request) -> Any:
 
 
 def _current(request: Request) -> Any:
-    return {"ha": {"managed": 0}, **_in_list(request.place, request.vmid)}
+    pid = container.init_pid(request.place, request.vmid)
+    return {"ha": {"managed": 0}, **_in_list(request.place, request.vmid), **({"pid": pid} if pid else {})}
 
 
 def _in_list(place: Place, vmid: int) -> dict[str, Any]:
@@ -144,33 +148,47 @@ def _shutdown(request: Request) -> Any:
 
 def _reboot(request: Request) -> Any:
     place, vmid = request.place, request.vmid
-    pve.check_can_stop(place, vmid)
+    if not container.is_running(place, vmid):
+        raise PveError(f"VM {vmid} not running")
     return request.tasks.start("vzreboot", vmid, request.user, lambda: pve.reboot(place, vmid, request.lab))
 
 
 def _task_status(request: Request) -> Any:
-    return request.tasks.get(request.words[1]).status()
+    return _task(request).status()
 
 
 def _task_log(request: Request) -> Any:
-    return request.tasks.get(request.words[1]).lines()
+    return _task(request).lines()
 
 
-GUEST = r"/nodes/([^/]+)/lxc/(\d+)"
-ROUTES: tuple[tuple[str, str, Callable[[Request], Any]], ...] = (
-    ("GET", r"/version", _version),
-    ("GET", r"/nodes", _nodes),
-    ("GET", r"/cluster/resources", _resources),
-    ("GET", r"/nodes/([^/]+)/lxc", _containers),
-    ("GET", GUEST + "/status/current", _current),
-    ("GET", GUEST + "/config", _config),
-    ("POST", GUEST + "/status/start", _start),
-    ("POST", GUEST + "/status/stop", _stop),
-    ("POST", GUEST + "/status/shutdown", _shutdown),
-    ("POST", GUEST + "/status/reboot", _reboot),
-    ("GET", r"/nodes/([^/]+)/tasks/([^/]+)/status", _task_status),
-    ("GET", r"/nodes/([^/]+)/tasks/([^/]+)/log", _task_log),
+def _task(request: Request) -> Task:
+    try:
+        return request.tasks.get(request.words[1])
+    except NoTask as error:
+        raise _unfit({"upid": str(error)}) from None
+
+
+GUEST = r"/nodes/([^/]+)/lxc/([^/]+)"
+ROUTES: tuple[tuple[str, str, Callable[[Request], Any], dict[str, str]], ...] = (
+    ("GET", r"/version", _version, {}),
+    ("GET", r"/nodes", _nodes, {}),
+    ("GET", r"/cluster/resources", _resources, {"type": "string"}),
+    ("GET", r"/nodes/([^/]+)/lxc", _containers, {}),
+    ("GET", GUEST + "/status/current", _current, {}),
+    ("GET", GUEST + "/config", _config, {"current": "boolean", "snapshot": "string"}),
+    ("POST", GUEST + "/status/start", _start, {"debug": "boolean", "skiplock": "boolean"}),
+    ("POST", GUEST + "/status/stop", _stop, {"overrule-shutdown": "boolean", "skiplock": "boolean"}),
+    ("POST", GUEST + "/status/shutdown", _shutdown, {"forceStop": "boolean", "timeout": "integer"}),
+    ("POST", GUEST + "/status/reboot", _reboot, {"timeout": "integer"}),
+    ("GET", r"/nodes/([^/]+)/tasks/([^/]+)/status", _task_status, {}),
+    (
+        "GET",
+        r"/nodes/([^/]+)/tasks/([^/]+)/log",
+        _task_log,
+        {"start": "integer", "limit": "integer", "download": "boolean"},
+    ),
 )
+"""Method, path, what it does, and its parameters beside those of the path."""
 
 
 class Server(ThreadingHTTPServer):
@@ -219,6 +237,9 @@ class Handler(BaseHTTPRequestHandler):
         try:
             self._send(200, "OK", {"data": self._route(body)})
         except ApiError as error:
+            if error.status == 401:
+                time.sleep(UNAUTHORIZED_S)
+                return self._send(401, error.reason, None)
             found: dict[str, Any] = {"data": None, "message": f"{error.reason}\n"}
             self._send(error.status, error.reason, {**found, "errors": error.errors} if error.errors else found)
         except PveError as error:
@@ -228,14 +249,15 @@ class Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         user = self._user()
         path = url.path.removeprefix("/api2/json")
-        for method, pattern, route in ROUTES:
+        for method, pattern, route, parameters in ROUTES:
             match = re.fullmatch(pattern, path)
             if not match or method != self.command:
                 continue
             words = tuple(unquote(word) for word in match.groups())
+            values = {name: found[-1] for name, found in parse_qs(body or url.query, keep_blank_values=True).items()}
             _check_node(words)
+            _check_values(words[1] if pattern.startswith(GUEST) else None, values, parameters)
             _check_privilege(user, method, words, pattern)
-            values = {name: found[-1] for name, found in parse_qs(body or url.query).items()}
             return route(Request(self.server.place, self.server.lab, self.server.tasks, words, values, user))
         raise ApiError(501, f"Method '{self.command} {path}' not implemented")
 
@@ -250,8 +272,8 @@ class Handler(BaseHTTPRequestHandler):
             raise ApiError(401, "invalid token value!")
         return name
 
-    def _send(self, status: int, reason: str, answer: dict[str, Any]) -> None:
-        data = json.dumps(answer).encode()
+    def _send(self, status: int, reason: str, answer: dict[str, Any] | None) -> None:
+        data = b"" if answer is None else json.dumps(answer).encode()
         self.send_response(status, " ".join(reason.split()))
         self.send_header("Content-Type", "application/json;charset=UTF-8")
         self.send_header("Content-Length", str(len(data)))
@@ -265,6 +287,22 @@ class Handler(BaseHTTPRequestHandler):
 def _check_node(words: tuple[str, ...]) -> None:
     if words and words[0] != NODE:
         raise ApiError(500, f"hostname lookup '{words[0]}' failed - failed to get address info for: {words[0]}")
+
+
+def _check_values(vmid: str | None, values: dict[str, str], parameters: dict[str, str]) -> None:
+    errors = {"vmid": pve.vmid_fault(vmid)} if vmid is not None and pve.vmid_fault(vmid) else {}
+    for name, value in values.items():
+        kind = parameters.get(name)
+        if kind is None:
+            errors[name] = "property is not defined in schema and the schema does not allow additional properties"
+        elif not re.fullmatch(KINDS[kind], value, re.ASCII):
+            errors[name] = f"type check ('{kind}') failed - got '{value}'"
+    if errors:
+        raise _unfit(errors)
+
+
+def _unfit(errors: dict[str, str]) -> ApiError:
+    return ApiError(400, "Parameter verification failed.", errors)
 
 
 def _check_privilege(user: str, method: str, words: tuple[str, ...], pattern: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -11,11 +12,21 @@ from typing import Any
 from lab.place import NODE
 from lab.pve import PveError
 
+Work = Callable[[], "tuple[str, ...] | None"]
+"""Gives its warnings, if it has some."""
+
+
+class NoTask(Exception):  # noqa: N818 -- no error of a task
+    """A UPID that is none, or none of this server's; the text is Proxmox's."""
+
+
+UPID = re.compile(r"UPID:[\w.-]+:[0-9A-F]{8}:[0-9A-F]{8,9}:[0-9A-F]{8}:[^:\s]+:[^:\s]*:[^:\s]+:", re.ASCII)
+
 
 class Task:
-    """One background job. `exitstatus` is None while it runs, then OK or the error's text."""
+    """One background job. `exitstatus` is None while it runs, then OK, WARNINGS: N or the error's text."""
 
-    def __init__(self, kind: str, vmid: int, user: str, work: Callable[[], None]) -> None:
+    def __init__(self, kind: str, vmid: int, user: str, work: Work) -> None:
         self.kind, self.vmid, self.user = kind, vmid, user
         self.starttime = int(time.time())
         self.pstart = time.monotonic_ns() // 10_000_000
@@ -27,9 +38,9 @@ class Task:
     def start(self) -> None:
         self._thread.start()
 
-    def _run(self, work: Callable[[], None]) -> None:
+    def _run(self, work: Work) -> None:
         try:
-            work()
+            warnings = work() or ()
         except PveError as error:
             self.log.append(f"TASK ERROR: {error}")
             self.exitstatus = str(error)
@@ -37,8 +48,9 @@ class Task:
             self.log.append(f"TASK ERROR: {error!r}")
             self.exitstatus = f"unexpected: {error!r}"
         else:
-            self.log.append("TASK OK")
-            self.exitstatus = "OK"
+            self.log.extend(f"WARN: {text}" for text in warnings)
+            self.log.append(f"TASK WARNINGS: {len(warnings)}" if warnings else "TASK OK")
+            self.exitstatus = f"WARNINGS: {len(warnings)}" if warnings else "OK"
 
     def status(self) -> dict[str, Any]:
         found = {
@@ -67,7 +79,7 @@ class Tasks:
         self._found: dict[str, Task] = {}
         self._lock = threading.Lock()
 
-    def start(self, kind: str, vmid: int, user: str, work: Callable[[], None]) -> str:
+    def start(self, kind: str, vmid: int, user: str, work: Work) -> str:
         with self._lock:
             task = Task(kind, vmid, user, work)
             while task.upid in self._found:
@@ -80,6 +92,8 @@ class Tasks:
     def get(self, upid: str) -> Task:
         with self._lock:
             task = self._found.get(upid)
+        if not UPID.fullmatch(upid):
+            raise NoTask("unable to parse worker upid")
         if task is None:
-            raise PveError(f"unable to parse worker upid '{upid}'" if not upid.startswith("UPID:") else "no such task")
+            raise NoTask("no such task")
         return task

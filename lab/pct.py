@@ -1,4 +1,4 @@
-"""pct as Proxmox VE 8.4 has it, the bad habits too: exec, push, pull, list, status, config and the power verbs.
+"""pct as Proxmox VE 8.4 and 9 have it, the bad habits too: exec, push, pull, list, status, config and the power verbs.
 
 Each call appends one line to STATE/pct-calls.jsonl: {"verb", "argv", "started", "seconds"}; `seconds` is null for exec,
 which becomes lxc-attach. Runs without the site packages: a call has to be cheap where no delay is asked for.
@@ -123,16 +123,21 @@ def _options(verb: Verb, words: list[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _checked(verb: Verb, values: dict[str, str]) -> dict[str, str]:
-    kinds = {"vmid": "integer", **verb.options}
+    kinds = {"vmid": "vmid", **verb.options}
     for name, value in values.items():
-        fits = {
-            "integer": value.isdigit(),
-            "boolean": value.lower() in ("0", "1", "on", "off", "yes", "no", "true", "false"),
-        }
-        if not fits.get(kinds.get(name, "string"), True):
-            fault = f"{name}: type check ('{kinds[name]}') failed - got '{value}'"
-            raise UsageError(f"400 Parameter verification failed.\n{fault}")
+        kind = kinds.get(name, "string")
+        fault = pve.vmid_fault(value) if kind == "vmid" else _misfit(kind, value)
+        if fault:
+            raise UsageError(f"400 Parameter verification failed.\n{name}: {fault}")
     return values
+
+
+def _misfit(kind: str, value: str) -> str:
+    fits = {
+        "integer": value.isdecimal(),
+        "boolean": value.lower() in ("0", "1", "on", "off", "yes", "no", "true", "false"),
+    }
+    return "" if fits.get(kind, True) else f"type check ('{kind}') failed - got '{value}'"
 
 
 def _record(place: Place, argv: list[str], started: float, *, seconds: float | None) -> None:
@@ -154,6 +159,7 @@ def _exec(call: Call) -> None:
         words = [as_ascii_host(word) for word in words]
     os.environ["PATH"] = "/sbin:/bin:/usr/sbin:/usr/bin"
     os.environ["HOME"] = "/root"
+    os.environ["TERM"] = "linux"
     argv = [os.fsencode(word) for word in container.attach_argv(call.place, call.vmid, keep_env=keep_env)]
     os.execvp(argv[0], argv + words)  # noqa: S606
 
@@ -199,7 +205,15 @@ def _config(call: Call) -> None:
 
 
 def _start(call: Call) -> None:
-    pve.start(call.place, call.vmid, call.lab)
+    _warn(pve.start(call.place, call.vmid, call.lab))
+
+
+def _warn(warnings: tuple[str, ...]) -> None:
+    """What a task that ends well says of them; the exit status stays 0."""
+    for text in warnings:
+        sys.stderr.write(f"WARN: {text}\n")
+    if warnings:
+        sys.stderr.write(f"Task finished with {len(warnings)} warning(s)!\n")
 
 
 def _stop(call: Call) -> None:
@@ -212,7 +226,7 @@ def _shutdown(call: Call) -> None:
 
 
 def _reboot(call: Call) -> None:
-    pve.reboot(call.place, call.vmid, call.lab, timeout_s=float(call.values.get("timeout", 60)))
+    _warn(pve.reboot(call.place, call.vmid, call.lab, timeout_s=float(call.values.get("timeout", 60))))
 
 
 COPY = {"perms": "string", "user": "string", "group": "string"}

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from lab import container
 from lab.place import Place
-from lab.pve import PveError, config_lock, read_conf
+from lab.pve import PveError, config_lock
 
 CLONE_NEWNS = 0x20000
 BLOCK = 1 << 16
@@ -27,7 +27,7 @@ def push(place: Place, vmid: int, source: str, target: str, options: dict[str, s
         pid = _running(place, vmid, "can only push files to a running CT")
 
         def work() -> None:
-            handle = _open(source)
+            handle = _open(source, "failed to open {path} for reading")
             _enter(pid)
             _copy(handle, _create(target, options))
 
@@ -42,13 +42,12 @@ def pull(place: Place, vmid: int, source: str, target: str, options: dict[str, s
         def work() -> None:
             handle = _create(target, options)
             _enter(pid)
-            _copy(_open(source), handle)
+            _copy(_open(source, "failed to open {path}: {why}"), handle)
 
         _in_worker(work)
 
 
 def _running(place: Place, vmid: int, refusal: str) -> int:
-    read_conf(place, vmid)
     pid = container.init_pid(place, vmid)
     if pid is None:
         raise PveError(refusal)
@@ -77,27 +76,23 @@ def _enter(pid: int) -> None:
     os.chdir("/")
 
 
-def _open(path: str) -> int:
+def _open(path: str, refusal: str) -> int:
     try:
         return os.open(path, os.O_RDONLY)
     except OSError as error:
-        raise PveError(f"failed to open {path}: {error.strerror}") from None
+        raise PveError(refusal.format(path=path, why=error.strerror)) from None
 
 
 def _create(path: str, options: dict[str, str]) -> int:
-    """Opens the target; a file that exists keeps its inode, and its mode unless one is asked for."""
+    """Opens the target; a file that exists keeps its inode, and its mode unless one is asked for. A new one has what
+    the caller's umask leaves of 0666."""
     uid = _number("uid", options.get("user"), lambda name: pwd.getpwnam(name).pw_uid)
     gid = _number("gid", options.get("group"), lambda name: grp.getgrnam(name).gr_gid)
     mode = _mode(options["perms"]) if "perms" in options else None
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0)
-    except OSError:
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        except OSError as error:
-            raise PveError(f"failed to create file: {path}: {error.strerror}") from None
-    else:
-        mode = 0o644 if mode is None else mode
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    except OSError as error:
+        raise PveError(f"failed to create file: {path}: {error.strerror}") from None
     if mode is not None:
         os.fchmod(handle, mode)
     if uid is not None or gid is not None:

@@ -1,6 +1,6 @@
 """What Proxmox VE knows and does about a container: configuration, lock, power. Shared by pct and the API.
 
-Messages and exit codes are Proxmox VE 8.4's.
+Messages and exit codes are those of Proxmox VE 8.4 and 9.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from lab import container
 from lab.place import NODE, LabError, LabOptions, Place
@@ -24,6 +26,15 @@ class PveError(Exception):
     def __init__(self, message: str, *, code: int = 255) -> None:
         super().__init__(message)
         self.code = code
+
+
+def vmid_fault(value: str) -> str:
+    """Why Proxmox takes a word for no vmid; "" for a right one, which need not be there."""
+    if not re.fullmatch(r"[+-]?\d+", value, re.ASCII):
+        return f"type check ('integer') failed - got '{value}'"
+    if not re.fullmatch(r"[1-9]\d{2,8}", value, re.ASCII):
+        return "invalid format - value does not look like a valid VM ID"
+    return ""
 
 
 def vmids(place: Place) -> list[int]:
@@ -92,26 +103,46 @@ def _check_unlocked(place: Place, vmid: int) -> None:
         raise PveError(f"CT is locked ({reason})")
 
 
+def put_start_warning(place: Place, vmid: int, text: str | None) -> None:
+    """From now on every start of the container warns of something and goes on, as one of an old guest does."""
+    path = _start_warning(place, vmid)
+    if text is None:
+        path.unlink(missing_ok=True)
+    else:
+        path.write_text(text)
+
+
+def _start_warning(place: Place, vmid: int) -> Path:
+    return place.state / "pve" / f"{vmid}.warning"
+
+
 def check_can_start(place: Place, vmid: int) -> None:
-    read_conf(place, vmid)
+    """A container that isn't there passes: only the task finds that it has no configuration."""
     if container.is_running(place, vmid):
         raise PveError(f"CT {vmid} already running")
 
 
 def check_can_stop(place: Place, vmid: int) -> None:
-    read_conf(place, vmid)
+    """A container that isn't there is called not running, too."""
     if not container.is_running(place, vmid):
         raise PveError(f"CT {vmid} not running")
 
 
-def start(place: Place, vmid: int, options: LabOptions) -> None:
+def start(place: Place, vmid: int, options: LabOptions) -> tuple[str, ...]:
+    """The warnings of a start that went well all the same."""
     check_can_start(place, vmid)
     with config_lock(place, vmid):
-        _check_unlocked(place, vmid)
         try:
+            _check_unlocked(place, vmid)
             container.start(place, vmid, options)
         except LabError as error:
             raise PveError(f"startup for container '{vmid}' failed: {error}") from None
+        except PveError as error:
+            raise PveError(str(error)) from None  # a task's end: its own code gets lost
+    try:
+        return (_start_warning(place, vmid).read_text(),)
+    except FileNotFoundError:
+        return ()
 
 
 def stop(place: Place, vmid: int) -> None:
@@ -129,6 +160,8 @@ def shutdown(place: Place, vmid: int, *, timeout_s: float = 60.0, force: bool = 
             raise PveError("container did not stop")
 
 
-def reboot(place: Place, vmid: int, options: LabOptions, *, timeout_s: float = 60.0) -> None:
+def reboot(place: Place, vmid: int, options: LabOptions, *, timeout_s: float = 60.0) -> tuple[str, ...]:
+    if not container.is_running(place, vmid):
+        raise PveError(f"VM {vmid} not running")
     shutdown(place, vmid, timeout_s=timeout_s)
-    start(place, vmid, options)
+    return start(place, vmid, options)

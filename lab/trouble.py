@@ -83,6 +83,11 @@ def unlock_container(place: Place, vmid: int) -> None:
     pve.put_lock(place, vmid, None)
 
 
+def warn_at_start(place: Place, vmid: int, text: str = "old systemd (< v232) detected") -> None:
+    """Every start of the container warns and succeeds: pct says so on stderr, a task ends with `WARNINGS: 1`."""
+    pve.put_start_warning(place, vmid, text)
+
+
 def set_workspace_access(place: Place, vmid: int, *, read_only: bool) -> None:
     """Makes /workspace of a running container refuse writes, or take them again."""
     pid = container.init_pid(place, vmid)
@@ -98,4 +103,5 @@ def mend(place: Place, vmid: int) -> None:
     cgroups.thaw(place)
     thaw_sshd(place)
     unlock_container(place, vmid)
+    pve.put_start_warning(place, vmid, None)
     restore_host_key(place)

@@ -121,12 +121,13 @@ class Pct:
 
     where = "pve1"
 
-    def __init__(self) -> None:
+    def __init__(self, stderr: bytes = b"") -> None:
         self.asked: list[Argv] = []
+        self._stderr = stderr
 
     def exec(self, argv: Argv, *, stdin: Stdin = b"", deadline_s: float = 60.0) -> Completed:
         self.asked.append(argv)
-        return Completed(argv, 0, b"", b"", 0.0)
+        return Completed(argv, 0, b"", self._stderr, 0.0)
 
     def stream(self, *_: object, **__: object) -> Any:
         raise NotImplementedError
@@ -158,6 +159,13 @@ def test_an_api_that_is_down_or_stuck_is_done_without_after_saying_so(monkeypatc
             asked, said = started(url)
             assert asked == [("pct", "start", "200")]
             assert said == ["starting container 200 through the API", why, "pct start 200"]
+
+
+def test_a_start_that_warns_is_a_success_and_the_warning_is_told() -> None:
+    said: list[str] = []
+    shell = Pct(b"WARN: old systemd (< v232) detected\nTask finished with 1 warning(s)!\n")
+    start_container(pct(shell, 200), Host("pve1", ProxmoxLxc(Ssh("pve1"), 200)), said.append)
+    assert said == ["pct start 200", "pct start 200: WARN: old systemd (< v232) detected"]
 
 
 @pytest.mark.parametrize("refusal", [AuthError("401"), PreconditionError("403"), RemoteError("the start failed")])

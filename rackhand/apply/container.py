@@ -30,6 +30,9 @@ def start_container(transport: Transport, host: Host, say: Callable[[str], None]
     say(f"pct start {road.vmid}")
     done = transport.inner.exec(("pct", "start", str(road.vmid)), deadline_s=LIMIT_S)
     said = done.stderr.decode(errors="replace").strip()
+    for line in said.splitlines() if not done.status else ():
+        if line.startswith("WARN"):  # a start that warns has succeeded
+            say(f"pct start {road.vmid}: {line}")
     if done.status and "already running" not in said:
         raise explain_pct(done, host.where) or RemoteError(
             f"pct start failed: {said or f'status {done.status}'}", where=host.where, hint="see its log there"

