@@ -16,10 +16,10 @@ from rackhand.contract.job import PROGRESS_FILE, JobState, plan_refusals
 from rackhand.contract.run import RunNote, RunRequest, RunResult, StartRun, StopRun
 from rackhand.contract.servers import ACTIVE, Heartbeat, Probe, Process, secrets_dir
 from rackhand.engines import engine
+from remote import processes
 from remote.cli import Emit, VerbError
 from remote.output.job_file import RefusedError, observe_lock, observe_prompts_digest, observe_state
 from remote.servers import exclusive
-from remote.serving import processes
 from remote.serving.ask import read_api_key
 from remote.serving.journal import read_json
 from remote.serving.order import put_script

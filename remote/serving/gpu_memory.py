@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rackhand.contract.servers import MEMORY_TOLERANCE_MIB
-from remote.serving import processes
+from remote import processes
 from remote.serving.journal import read_json, replace_json
 
 UNKNOWN_IDLE_MIB = 600

@@ -23,7 +23,8 @@ from rackhand.contract.servers import (
     Step,
 )
 from rackhand.engines import Engine
-from remote.serving import ports, processes
+from remote import processes
+from remote.serving import ports
 from remote.serving.gpu_memory import Baselines, Sampler, is_back, name_holders
 from remote.serving.readiness import Readiness
 from remote.serving.state import find_strays

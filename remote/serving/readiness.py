@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rackhand.contract.servers import Load, Process, ServerOrder, ServerRecord, Start
 from rackhand.engines import Engine
-from remote.serving import processes
+from remote import processes
 from remote.serving.ask import ask
 from remote.serving.probe import merge_loads, observe_capacity, observe_server
 from remote.serving.state import read_record

@@ -17,7 +17,7 @@ from rackhand.contract.servers import (
     secrets_dir,
 )
 from rackhand.engines import Engine, engine
-from remote.serving import processes
+from remote import processes
 from remote.serving.ask import ask, read_api_key
 from remote.serving.gpu_memory import Baselines, observe_gpus
 from remote.serving.journal import read_json

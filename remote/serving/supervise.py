@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rackhand.contract.servers import ACTIVE, ServerRecord, secrets_dir
-from remote.serving import processes
+from remote import processes
 from remote.serving.journal import append_event, replace_json
 from remote.serving.redact import Redactor, read_secrets
 from remote.serving.state import read_record

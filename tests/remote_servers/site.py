@@ -25,7 +25,7 @@ from rackhand.inventory import Env, Host, PlainSsh, SecretRef, Server, ServerSpe
 from rackhand.scripts import script_file, serve_values, server_argv
 from rackhand.secret_files import render_secrets
 from rackhand.template import render_script
-from remote.serving import processes
+from remote import processes
 from remote.serving.state import observe_servers
 
 ROOT = Path(__file__).resolve().parents[2]

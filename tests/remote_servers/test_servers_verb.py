@@ -24,7 +24,7 @@ from rackhand.errors import PreconditionError
 from rackhand.facts import Facts, GpuFacts
 from rackhand.inventory import Server
 from rackhand.plan.servers import ServeGpus, plan_restart, plan_stop_servers
-from remote.serving import processes
+from remote import processes
 from remote.serving.ask import ask
 from tests.remote_servers.site import ROOT, Site, await_true
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from rackhand.contract.servers import secrets_dir
-from remote.serving import processes
+from remote import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 
