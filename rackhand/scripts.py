@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rackhand.command import Argv
+from rackhand.contract.job import EXIT_FILE
 from rackhand.contract.servers import argv_digest
 from rackhand.engines import Launch, engine
 from rackhand.facts import GpuFacts
@@ -76,5 +77,7 @@ def generate_values(host: Host, job: Job, argv: Argv) -> Mapping[str, Any]:
         "env_file": f"{host.home}/env.sh",
         "secrets_file": secrets_file(host),
         "log": f"{host.workspace.rstrip('/')}/generation.log",
+        "output": job.output.rstrip("/"),
+        "exit_file": f"{job.output.rstrip('/')}/{EXIT_FILE}",
         "argv": list(argv),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rackhand.contract.job import JobState, Progress
+from rackhand.contract.job import OVER, JobState, Progress
 from rackhand.contract.servers import OwnServer, Stray
 from rackhand.contract.watch import State
 from rackhand.facts import Facts, GpuFacts
@@ -61,10 +61,11 @@ def gpu_statuses(host: Host, facts: Facts) -> tuple[GpuStatus, ...]:
 
 def job_word(state: JobState, pane: Pane | None) -> str:
     """running, draining, paused with why, not running, done, stopped, or how its last generator ended."""
+    progress = state.progress
     if state.pid is not None:
-        return _at_work(state.progress, state.pid)
-    if state.progress is not None and state.progress.status in ("done", "stopped"):
-        return state.progress.status
+        return _at_work(progress, state.pid)
+    if progress is not None and progress.status in OVER:
+        return _with_message(progress) if progress.status in ("failed", "killed") else progress.status
     if pane is not None and pane.dead and pane.status:
         return f"ended with status {pane.status}"
     return "not running"
@@ -72,8 +73,12 @@ def job_word(state: JobState, pane: Pane | None) -> str:
 
 def _at_work(progress: Progress | None, pid: int) -> str:
     """A progress that another generator left says nothing of this one."""
-    if progress is None or progress.pid != pid or progress.status not in ("draining", "paused"):
+    if progress is None or progress.pid != pid or progress.status not in ("draining", "paused", "suspended"):
         return "running"
+    return _with_message(progress)
+
+
+def _with_message(progress: Progress) -> str:
     return f"{progress.status} ({progress.message})" if progress.message else progress.status
 
 

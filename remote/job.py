@@ -18,7 +18,8 @@ from rackhand.contract.servers import ACTIVE, Heartbeat, Probe, Process, secrets
 from rackhand.engines import engine
 from remote import processes
 from remote.cli import Emit, VerbError
-from remote.output.job_file import RefusedError, observe_lock, observe_prompts_digest, observe_state
+from remote.output.job_file import RefusedError, observe_lock, observe_prompts_digest
+from remote.output.state import observe_state
 from remote.servers import exclusive
 from remote.serving.ask import read_api_key
 from remote.serving.journal import read_json
@@ -167,6 +168,7 @@ def stop(order: StopRun, emit: Emit) -> RunResult:
         return RunResult("idle", state)
     for limit_s in (order.drain_timeout_s, order.hurry_timeout_s):
         processes.send_signal(target, signal.SIGTERM)
+        processes.send_signal(target, signal.SIGCONT)  # one that was stopped by a signal takes none until it goes on
         if _await_end(output, target, limit_s, emit):
             return RunResult("stopped", observe_state(output))
     processes.send_signal(target, signal.SIGKILL)

@@ -28,7 +28,7 @@ from rackhand.contract.files import (
     Workspace,
 )
 from remote.cli import Emit
-from remote.output.job_file import observe_state
+from remote.output.state import observe_state
 from remote.serving.state import observe_servers
 
 COMMAND_LIMIT_S = 30.0

@@ -1,4 +1,4 @@
-"""What /proc says of this container's processes. A process is pid and start time: a reused pid never matches."""
+"""What the kernel says of this container's processes. A process is pid and start time: a reused pid never matches."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 from rackhand.contract.servers import Process
 
 PROC = Path("/proc")
+MEMORY_EVENTS = (Path("/sys/fs/cgroup/memory.events"), Path("/sys/fs/cgroup/memory/memory.oom_control"))
+"""Of the container's own control group, version 2 and 1."""
 
 
 def start_ticks(pid: int) -> int | None:
@@ -26,6 +28,29 @@ def identify(pid: int) -> Process | None:
 
 def lives(process: Process) -> bool:
     return start_ticks(process.pid) == process.start_ticks
+
+
+def is_suspended(process: Process) -> bool:
+    """It was stopped by a signal (SIGSTOP, a debugger) and does nothing until SIGCONT."""
+    fields = _stat_fields(process.pid)
+    return fields is not None and fields[0] in ("T", "t") and int(fields[19]) == process.start_ticks
+
+
+def container_started() -> float | None:
+    """Unix seconds by this machine's clock: when PID 1 was started."""
+    ticks = start_ticks(1)
+    if ticks is None:
+        return None
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def oom_kills() -> int | None:
+    """How many processes of this container the kernel killed because its memory was used up; None: it can't be read."""
+    for path in MEMORY_EVENTS:
+        with contextlib.suppress(OSError, ValueError):
+            pairs = (line.split() for line in path.read_text().splitlines())
+            return next((int(words[1]) for words in pairs if words[:1] == ["oom_kill"]), None)
+    return None
 
 
 def send_signal(process: Process, number: signal.Signals) -> bool:

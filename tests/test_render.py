@@ -191,6 +191,8 @@ OVER = {"status": "stopped", "completed": 1, "total": 4, "failed": 0, "rate_per_
         ({}, 1, "?: ? of ? done, ?/s, ? failed"),
         (LATE, 90, "running: ? of ? done, ?/s, ? failed, ETA unknown, last written 90 s ago"),
         (PAUSED, 900, "paused: 1 of 4 done (25.0 %), 2.0/s, 0 failed, disk\ufffd full"),
+        ({"status": "starting", "pid": 7}, None, "starting (pid 7)"),
+        ({**OVER, "status": "killed", "message": "why"}, 2, "killed: 1 of 4 done (25.0 %), 0 failed, why"),
         (OVER, 900, "stopped: 1 of 4 done (25.0 %), 0 failed"),
     ],
 )

@@ -17,7 +17,10 @@ VERSION = "0.1.0"
 FORMAT = 1
 """Of job.json. A generator refuses a higher one."""
 
-Status = Literal["running", "draining", "paused", "done", "stopped", "failed"]
+Status = Literal["running", "draining", "paused", "done", "stopped", "failed", "killed", "suspended", "starting"]
+"""The last three aren't written by a generator: they are what is found of one that can't write any more, or not yet."""
+AT_WORK = ("running", "draining", "paused")
+OVER = ("done", "stopped", "failed", "killed")
 Wish = Literal["active", "draining", "stopped"]
 WISHES: tuple[Wish, ...] = ("active", "draining", "stopped")
 
@@ -25,6 +28,8 @@ JOB_FILE = "job.json"
 PROGRESS_FILE = "progress.json"
 DONE_FILE = ".done_indices"
 LOCK_FILE = ".lock"
+EXIT_FILE = ".exit_status"
+"""The exit status of the last generator, by the script that ran it."""
 MANIFEST_FILE = "manifest.jsonl"
 FAILURES_FILE = "failures.jsonl"
 REJECTED_FILE = "rejected.jsonl"
@@ -108,6 +113,8 @@ class Progress:
     `input` counts what is odd about the lines that were read, by kind; `bad_lines` are left out.
     `s3_uploaded` shards and `s3_bytes` stand verified in the object store, of the whole job; `uploads_left` are closed
     shards that don't yet. `updated` is UTC, ISO 8601; `message` says why a job is paused, stopped or failed.
+    `pid` and `start_ticks` (field 22 of /proc/PID/stat) are the generator's; `oom_kills` is what the kernel has counted
+    in its container so far, None: unknown.
     """
 
     total: int | None
@@ -138,6 +145,8 @@ class Progress:
     message: str = ""
     servers: dict[str, ServerProgress] = field(default_factory=dict)
     left: int | None = None
+    start_ticks: int = 0
+    oom_kills: int | None = None
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,9 @@ def host_figures(window: Sequence[Sample], gpus: Mapping[int, Mapping[str, float
         found["xids"] = len(last.xids)
         if last.disk_free_gib is not None:
             found["disk_free_gib"] = last.disk_free_gib
-        paused = _paused(window)
+        found["killed"] = float(_first_with(window, "killed") is not None)
+        found["suspended"] = float(_first_with(window, "suspended") is not None)
+        paused = _first_with(window, "paused")
         found["paused"] = float(paused is not None)
         if paused is not None and paused.age_s is not None:
             found["paused_age_s"] = paused.age_s
@@ -73,28 +75,28 @@ def host_figures(window: Sequence[Sample], gpus: Mapping[int, Mapping[str, float
 
 
 def host_words(window: Sequence[Sample]) -> dict[str, str]:
-    """Which job is paused and what its generator says of it; the Xids with the GPUs' PCI addresses."""
+    """Which job is paused, killed or suspended and what is known of it; the Xids with the GPUs' PCI addresses."""
     found: dict[str, str] = {}
     if window and window[-1].host.xids:
         found["xid_lines"] = ", ".join(window[-1].host.xids)
-    paused = _paused(window)
-    if paused is not None and paused.progress is not None:
-        message = str(paused.progress.get("message") or "it doesn't say why")
-        found |= {"paused_job": paused.name, "paused_for": message}
+    for status in ("paused", "killed", "suspended"):
+        job = _first_with(window, status)
+        if job is not None and job.progress is not None:
+            message = str(job.progress.get("message") or "it doesn't say why")
+            found |= {f"{status}_job": job.name, f"{status}_for": message}
     return found
 
 
-def _paused(window: Sequence[Sample]) -> JobSample | None:
-    for job in window[-1].jobs if window else ():
-        if _status(job) == "paused":
-            return job
-    return None
+def _first_with(window: Sequence[Sample], status: str) -> JobSample | None:
+    return next((job for job in (window[-1].jobs if window else ()) if _status(job) == status), None)
 
 
 def _status(job: JobSample) -> str:
-    """A progress.json that nobody writes any more is what a killed generator left: it says nothing of now."""
+    """A progress.json that nobody writes any more says nothing of now: who wrote it can't be known there (a foreign
+    generator), or it would be called killed."""
+    status = str(job.progress.get("status", "")) if job.progress is not None else ""
     is_fresh = job.age_s is None or job.age_s < WRITTEN_WITHIN_S
-    return str(job.progress.get("status", "")) if job.progress is not None and is_fresh else ""
+    return status if is_fresh or status in ("killed", "suspended") else ""
 
 
 def _is_at_work(figures: Mapping[str, float]) -> bool:

@@ -36,6 +36,32 @@ BROKEN = (
         hides=frozenset({"idle", "client-bound", "client-slow"}),
     ),
     Rule(
+        name="generator-killed",
+        scope="host",
+        when=((If("killed", ">=", 1),),),
+        sure=((If("killed", ">=", 1),),),
+        says="the generator of job {killed_job} was killed",
+        evidence=("{killed_for}",),
+        changes=(Change("resume --job {killed_job}", "the job goes on; nothing finished is asked again", "nothing"),),
+        hides=frozenset({"idle", "client-bound", "client-slow"}),
+    ),
+    Rule(
+        name="generator-suspended",
+        scope="host",
+        when=((If("suspended", ">=", 1),),),
+        sure=((If("suspended", ">=", 1),),),
+        says="the generator of job {suspended_job} is suspended: somebody stopped its process by a signal",
+        evidence=("{suspended_for}",),
+        changes=(
+            Change(
+                "what that says, or stop --job {suspended_job} and resume --job {suspended_job}",
+                "the job goes on",
+                "nothing",
+            ),
+        ),
+        hides=frozenset({"idle", "client-bound", "client-slow"}),
+    ),
+    Rule(
         name="down",
         when=((If("down", ">=", 1),),),
         sure=((If("down", ">=", 1),),),

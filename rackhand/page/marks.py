@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from rackhand.contract.job import OVER
 from rackhand.contract.watch import LIVE, GpuSample, Sample
 from rackhand.page.recorded import Mark
 from rackhand.render.words import gpu_ranges
@@ -12,7 +13,7 @@ from rackhand.render.words import gpu_ranges
 TOGETHER_S = 60.0
 """Marks of one kind and word, not further apart from the one before, are told as one."""
 GONE = ("stopped", "dead", "loading")
-ENDED = ("done", "stopped", "failed", "paused")
+ENDED = (*OVER, "paused", "suspended")
 
 Change = tuple[float, str, str, int]
 """Time, kind, words, GPU; -1: the whole host."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rackhand.contract.job import real_of, whole_of
+from rackhand.contract.job import OVER, real_of, whole_of
 from rackhand.eta import Eta
 from rackhand.losses import Losses
 
@@ -92,6 +92,8 @@ def job_words(progress: Mapping[str, Any] | None, age_s: float | None, eta: Eta)
     """One line on a job from its progress.json; the rate is the generator's own, and of a run that goes on."""
     if progress is None:
         return "not started, or its progress.json can't be read"
+    if progress.get("status") == "starting":
+        return f"starting (pid {progress.get('pid')})"
     done = whole_of(progress, "completed")
     before = whole_of(progress, "completed_before") or 0
     total = whole_of(progress, "total")
@@ -99,7 +101,7 @@ def job_words(progress: Mapping[str, Any] | None, age_s: float | None, eta: Eta)
     parts = [f"{plain(str(progress.get('status', UNKNOWN)))}: {number(finished)} of {number(total)} done"]
     if finished is not None and total:
         parts[0] += f" ({100 * finished / total:.1f} %)"
-    is_over = progress.get("status") in ("done", "stopped", "failed")
+    is_over = progress.get("status") in OVER
     if not is_over:
         parts.append(f"{number(real_of(progress, 'rate_per_sec'), 1)}/s")
     rate = real_of(progress, "tokens_per_s")

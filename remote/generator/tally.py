@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rackhand.contract.job import Progress, ServerProgress, Status
+from remote import processes
 from remote.generator.committer import Entry
 from remote.generator.server import Server
 from remote.output.ledger import utc_now
@@ -114,6 +115,8 @@ class Tally:
             message=self.message,
             servers={server.url: self._server(server, now) for server in servers},
             left=left,
+            start_ticks=processes.start_ticks(os.getpid()) or 0,
+            oom_kills=processes.oom_kills(),
         )
 
     @property

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +17,12 @@ from rackhand.contract.job import (
     FORMAT,
     JOB_FILE,
     LOCK_FILE,
-    PROGRESS_FILE,
     VERSION,
     JobFile,
-    JobState,
-    Progress,
     PromptsDigest,
     sampling_sha256,
 )
 from remote.output.append_file import put_whole
-from remote.output.done_bits import count_done
 from remote.output.done_file import import_foreign
 from remote.output.ledger import utc_now
 from remote.output.shards import observe_shards
@@ -44,16 +42,21 @@ class Lock:
     def __init__(self, output: Path) -> None:
         path = output / LOCK_FILE
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not self._is_taken():
             pid = _locked_pid(self._fd)
             os.close(self._fd)
-            raise RefusedError(
-                f"{output}: another generator works on it (pid {pid or 'unknown'}); stop it first"
-            ) from None
+            raise RefusedError(f"{output}: another generator works on it (pid {pid or 'unknown'}); stop it first")
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
+
+    def _is_taken(self) -> bool:
+        """Those who only look (observe_lock) hold it for some microseconds: that is waited out."""
+        for pause_s in (0.0, 0.05, 0.1, 0.2, 0.4):
+            time.sleep(pause_s)
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+        return False
 
     def release(self) -> None:
         os.close(self._fd)
@@ -143,29 +146,3 @@ def start_job(
     )
     put_whole(output / JOB_FILE, json.dumps(to_json(job), indent=1).encode() + b"\n", sync=True)
     return job, notes
-
-
-def observe_state(output: Path) -> JobState:
-    """What stands at an output, without changing it; for the control side."""
-    if not output.is_dir():
-        return JobState(str(output))
-    job, progress, problem = None, None, ""
-    try:
-        job = observe_job(output)
-    except RefusedError as error:
-        problem = str(error)
-    try:
-        progress = from_json(Progress, json.loads((output / PROGRESS_FILE).read_bytes()))
-    except FileNotFoundError:
-        pass
-    except (ValueError, OSError) as error:
-        problem = problem or f"{output / PROGRESS_FILE}: {error}"
-    return JobState(
-        output=str(output),
-        exists=True,
-        pid=observe_lock(output),
-        finished=count_done(output),
-        job=job,
-        progress=progress,
-        problem=problem,
-    )

@@ -1,45 +1,36 @@
-"""A job's progress.json, as it stands."""
+"""A job as it stands: the progress.json of the output that is worked on."""
 
 from __future__ import annotations
 
-import json
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
 
+from rackhand.contract.job import AT_WORK, PROGRESS_FILE
 from rackhand.contract.watch import JobSample, WatchedJob
+from remote.output.state import observe_progress
 
-LARGEST = 256 * 1024
+HELD = (*AT_WORK, "suspended", "starting")
+"""Of a generator that holds its output."""
 
 
 def observe_job(job: WatchedJob) -> JobSample:
-    """`progress` is None when the file isn't there or isn't a JSON object; it is replaced whole, so never torn."""
-    output = max((job.output, *job.others), key=_written_at)
-    path = _path(output)
+    """Of the output where a generator works, else of the one that was written last. `progress` is None when there is
+    none or it can't be read; it is replaced whole, so never torn."""
+    seen = [_look(job.name, output) for output in (job.output, *job.others)]
+    return max(seen, key=lambda found: found[0])[1]
+
+
+def _look(name: str, output: str) -> tuple[tuple[bool, float], JobSample]:
+    """The sample, behind its weight; of equals the first is taken: the job's own output when no run has written yet."""
+    progress: dict[str, Any] | None = None
+    with contextlib.suppress(OSError, ValueError):
+        progress = observe_progress(Path(output))
+    is_at_work = progress is not None and bool(progress.get("pid")) and progress.get("status") in HELD
     try:
-        with path.open("rb") as file:
-            text = file.read(LARGEST)
-        age_s = max(0.0, time.time() - path.stat().st_mtime)
+        written = (Path(output) / PROGRESS_FILE).stat().st_mtime
     except OSError:
-        return JobSample(job.name, output)
-    return JobSample(job.name, output, _object(text), round(age_s, 1))
-
-
-def _path(output: str) -> Path:
-    return Path(output) / "progress.json"
-
-
-def _written_at(output: str) -> float:
-    """Unix seconds; of equals the first is taken, so the job's own output when no run has written yet."""
-    try:
-        return _path(output).stat().st_mtime
-    except OSError:
-        return -1.0
-
-
-def _object(text: bytes) -> dict[str, Any] | None:
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return data if isinstance(data, dict) else None
+        return (is_at_work, float("-inf")), JobSample(name, output, progress)
+    age_s = max(0.0, time.time() - written)
+    return (is_at_work, written), JobSample(name, output, progress, round(age_s, 1))

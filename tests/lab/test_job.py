@@ -137,6 +137,8 @@ def test_a_job_survives_a_dead_server_and_a_dead_generator_and_is_done_once(benc
     await_true(lambda: len(bench.finished()) > before, "the other server goes on")
     kill(bench.place, bench.progress()["pid"])
     await_true(lambda: observe_lock(bench.output) is None, "the generator is gone")
+    said = "killed (the generator was killed (signal 9); ./inv resume goes on), "
+    await_true(lambda: bench.status()["job j"].startswith(said), "status says how the generator ended")
 
     changed = bench.resume(replace(bench.job, sampling={"max_tokens": 9}))
     assert changed.exit_code == 4

@@ -19,9 +19,9 @@ from remote.output.job_file import (
     observe_job,
     observe_lock,
     observe_prompts_digest,
-    observe_state,
     start_job,
 )
+from remote.output.state import observe_state
 from remote.prompts.rows import Prompt
 
 
