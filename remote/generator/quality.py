@@ -7,37 +7,31 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from remote.generator.reply import Reply
+from remote.generator.repetition import find_run, repetition
+from remote.generator.reply import Reply, texts_of_calls
 from remote.generator.script import SCRIPTS, script_share
 
 Reason = Literal["empty", "thinking", "short", "repetition", "must", "must_not", "script", "length"]
 """empty: no text, no tool call. thinking: it never ended, or there was none where some is required. short: fewer
-tokens than min_tokens. repetition: its end repeats itself. must, must_not: a pattern. script: too few letters of it.
-length: cut by max_tokens."""
+tokens than min_tokens. repetition: it says the same again and again. must, must_not: a pattern. script: too few letters
+of it. length: cut by max_tokens."""
 
 _ADVICE = {
     "empty": "nothing came: look at the chat template and max_tokens",
     "thinking": "give max_tokens more room for thinking, or set require_thinking to false",
     "short": "if answers are rightly that short, set min_tokens to a smaller number: {{min_tokens: 1}}",
-    "repetition": "change the sampling, or, if such ends are right, set max_repetition above {max_repetition:g}",
+    "repetition": "change the sampling, or, if such answers are right, set max_repetition above {max_repetition:g}",
     "length": "give max_tokens more room, or set reject_length to false",
     "must": "change the sampling, or the pattern in must",
     "must_not": "change the sampling, or the pattern in must_not",
     "script": "change the sampling, or set script or script_share below {script_share:g}",
 }
 _HOW = "options stand in the job's quality in the inventory, or in --quality JSON"
-
-_TAIL_BYTES = 4096
-_WINDOW_BYTES = 32768
-_SHORTEST_LOOP_BYTES = 400
-_PIECE_BYTES = 16
-_BACK_BYTES = (0, 37, 83, 151)
 
 
 @dataclass(frozen=True)
@@ -51,7 +45,8 @@ class Fault:
 
 @dataclass(frozen=True)
 class Quality:
-    """`min_tokens` counts thinking too. `max_repetition` bounds `repetition`. Of a completion's letters at least
+    """`min_tokens` counts thinking too. `max_repetition` bounds `repetition`, and the times
+    of a `Run` by its weight. Of a completion's letters at least
     `script_share` must be of one of the `script`s, if any.
     `retries`: further tries of a bad answer, each with a new seed. Of the first `limit_first` prompts of a run at most
     `limit_share` may be rejected, else the job stops."""
@@ -74,15 +69,23 @@ class Quality:
             return Fault("thinking" if reply.reasoning else "empty", _empty_words(reply))
         if self.require_thinking and not (reply.reasoning or "").strip():
             return Fault("thinking", "no thinking, or it has no end mark")
-        for text in (reply.completion, reply.reasoning or ""):
-            if (ratio := repetition(text)) > self.max_repetition:
-                return Fault("repetition", f"its end repeats itself {ratio:.0f} times")
+        for where, text in _texts(reply):
+            if said := self._says_again(text):
+                return Fault("repetition", f"{where}: {said}" if where else said)
         if reply.finish_reason == "length":
             what = "cut by the length limit" + ("" if reply.completion.strip() else " while thinking")
             return Fault("length", what, rejects=self.reject_length)
         if not reply.tool_calls and (tokens := token_count(reply)) < self.min_tokens:
             return Fault("short", f"{tokens} tokens, fewer than {self.min_tokens}")
         return self._pattern_fault(reply)
+
+    def _says_again(self, text: str) -> str:
+        if (ratio := repetition(text)) > self.max_repetition:
+            return f"its end repeats itself {ratio:.0f} times"
+        run = find_run(text)
+        if run is None or run.times <= self.max_repetition * run.weight:
+            return ""
+        return f"{run.piece[:40]!r} stands there {run.times} times in a row, more than half of it"
 
     def _pattern_fault(self, reply: Reply) -> Fault | None:
         if reply.tool_calls and not reply.completion.strip():
@@ -112,40 +115,12 @@ OFF = Quality(min_tokens=0, max_repetition=float("inf"), limit_share=1.0)
 """Only empty completions are rejected, and no share stops the job."""
 
 
-def repetition(text: str) -> float:
-    """How often a text's end repeats itself: how many times smaller zlib makes its last 4 KiB, or how many times in a
-    row the last piece stands in its last 32 KiB, whichever is more. 1 for short texts and those that say nothing again
-    at their end. Prose has 2 to 3, code up to 6, a sentence said over and over 20 and more."""
-    data = text[-_WINDOW_BYTES:].encode("utf-8", "replace")[-_WINDOW_BYTES:]
-    if len(data) < _SHORTEST_LOOP_BYTES:
-        return 1.0
-    tail = data[-_TAIL_BYTES:]
-    ratio = len(tail) / len(zlib.compress(tail, 1)) if _says_again(tail) else 1.0
-    return max(ratio, _times_in_a_row(data))
-
-
-def _says_again(tail: bytes) -> bool:
-    """Whether one of four pieces near the end stands before it too: so it is in every loop, also in one that counts,
-    and hardly ever in prose. A tenth of what zlib costs."""
-    for back in _BACK_BYTES:
-        end = len(tail) - back
-        if tail.rfind(tail[end - _PIECE_BYTES : end], 0, end - _PIECE_BYTES) >= 0:
-            return True
-    return False
-
-
-def _times_in_a_row(data: bytes) -> int:
-    """How many times the shortest piece that the end repeats stands there without a gap; a line of dashes is too short
-    to count."""
-    last = data[-2 * _PIECE_BYTES :]
-    before = data.rfind(last, 0, len(data) - 1)
-    if before < 0:
-        return 1
-    length = len(data) - len(last) - before
-    piece, times = data[-length:], 1
-    while data[-(times + 1) * length : -times * length] == piece:
-        times += 1
-    return times if times * length >= _TAIL_BYTES // 2 else 1
+def _texts(reply: Reply) -> Iterator[tuple[str, str]]:
+    """Where and what: the completion, the thinking, the texts in the arguments of tool calls."""
+    yield "", reply.completion
+    yield "", reply.reasoning or ""
+    for text in texts_of_calls(reply.tool_calls) if reply.tool_calls else ():
+        yield "a tool call", text
 
 
 def token_count(reply: Reply) -> int:
@@ -154,7 +129,9 @@ def token_count(reply: Reply) -> int:
 
 
 def _empty_words(reply: Reply) -> str:
-    return "the thinking has no end and no answer follows" if reply.reasoning else "no text and no tool call"
+    if reply.reasoning:
+        return "the thinking has no end and no answer follows"
+    return "nothing in it can be read" if reply.completion.strip() else "no text and no tool call"
 
 
 def parse_quality(text: str) -> Quality:

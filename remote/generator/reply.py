@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ fault, 400, 413, 422."""
 _PROMPT_STATUSES = frozenset({400, 413, 422})
 _MOST_TOKENS = 1 << 32
 """A count beyond is no count; it would spoil every mean."""
+_VISIBLE = re.compile(r"[^\s\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\ufffd]")
 _END = "</think>"
 _START = "<think>"
 _NO_MODEL = re.compile(r"(?i)\bmodel\b.*(not exist|not found|not (served|available|loaded))|(invalid|unknown) model")
@@ -49,10 +51,11 @@ class Reply:
 
     @property
     def empty(self) -> bool:
-        """Nothing to keep: no text and no tool call. Thinking alone counts when the length limit cut it."""
-        if self.tool_calls or self.completion.strip():
+        """Nothing to keep: no text that can be read and no tool call. Thinking alone counts when the length limit cut
+        it."""
+        if self.tool_calls or _VISIBLE.search(self.completion):
             return False
-        return self.finish_reason != "length" or not (self.reasoning or "").strip()
+        return self.finish_reason != "length" or not _VISIBLE.search(self.reasoning or "")
 
     @property
     def output_tokens(self) -> int:
@@ -111,6 +114,37 @@ def split_thinking(content: str) -> tuple[str, str | None]:
     if content.lstrip().startswith(_START):
         return "", content.lstrip().removeprefix(_START).lstrip("\n")
     return content, None
+
+
+def texts_of_calls(calls: object) -> Iterator[str]:
+    """Of each tool call its name, and the texts in its arguments as one; arguments that aren't JSON as they are."""
+    for call in _dicts(calls):
+        for called in _dicts([call.get("function"), call.get("custom")]):
+            yield str(called.get("name") or "")
+            yield "".join(_leaves(_read_arguments(called.get("arguments") or called.get("input"))))
+
+
+def _leaves(value: object) -> Iterator[str]:
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list | dict):
+            waiting += reversed(value if isinstance(value, list) else list(value.values()))
+
+
+def _dicts(values: object) -> list[dict[str, Any]]:
+    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
+
+
+def _read_arguments(value: object) -> object:
+    if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
+        return value
+    try:
+        return fastjson.loads(value.encode("utf-8", "replace"))
+    except ValueError:
+        return value
 
 
 def names_no_model(trouble: TroubleError, model: str | None) -> bool:

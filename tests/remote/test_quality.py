@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from remote.generator.quality import DEFAULT, OFF, Gate, Quality, parse_quality, quality_of, repetition
+from remote.generator.quality import DEFAULT, OFF, Gate, Quality, parse_quality, quality_of
+from remote.generator.repetition import repetition
 from remote.generator.reply import Reply
 from tests.remote.rig import Rig, nothing_lost_nothing_twice, write_prompts
 
@@ -18,6 +19,11 @@ CODE = (Path(__file__).parents[2] / "remote/generator/feeder.py").read_text()
 
 def _reply(text: str = PROSE, reasoning: str | None = None, *, tokens: int = 900, finish: str = "stop") -> Reply:
     return Reply(text, reasoning, None, finish, {"completion_tokens": tokens}, "m")
+
+
+def _call(arguments: object) -> Reply:
+    call = {"id": "1", "type": "function", "function": {"name": "search", "arguments": arguments}}
+    return Reply("", None, [call], "tool_calls", {"completion_tokens": 900}, "m")
 
 
 @pytest.mark.parametrize(
@@ -40,7 +46,6 @@ def _reply(text: str = PROSE, reasoning: str | None = None, *, tokens: int = 900
         (_reply(PROSE, PROSE + "Wait, no. " * 500), {}, "repetition", True),
         (_reply("ha" * 300), {}, "repetition", True),
         (_reply("ha" * 300), {"max_repetition": 1000}, None, True),
-        (_reply("no " * 20), {}, None, True),
         (_reply(), {"require_thinking": True}, "thinking", True),
         (_reply(reasoning="so"), {"require_thinking": True}, None, True),
         (_reply(), {"must": ["durab", "qqq"]}, "must", True),
@@ -65,6 +70,90 @@ def test_a_bad_completion_is_known_by_its_fault(
     fault = quality_of(options).find_fault(reply)
     assert (fault.reason if fault else None) == reason
     assert fault is None or (fault.rejects == rejects and fault.detail)
+
+
+TABLE = "| mark | meaning |\n|------|---------|\n| ---- | nothing |\nThat is all.\n" + "-" * 40
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("!" * 8, "!" * 399, "! " * 8, "!\n!!\n!!! !!", "。" * 8, "-" * 300, "\U0001f600" * 8, "…!" * 8),
+        *("the " * 13, "the the the " * 12, "ab" * 13, "aab" * 20, "aaaaaaab" * 13, "a,b;c. " * 13, "no\n" * 40),
+        *("的" * 25, "你好" * 13, "نعم " * 13, "कि" * 20, "กก" * 30, "ще раз " * 13, "G" * 25, "0" * 37, "0, " * 50),
+        *("The result is: " + "!" * 30, "!" * 30 + " that is it", '{"answer": "' + "!" * 30 + '"}'),
+        *(
+            PROSE[:300] + "!" * 400,
+            PROSE[:900] + "the " * 400,
+            "a sentence of some sixty letters, said again and again. " * 13,
+        ),
+    ],
+)
+def test_one_piece_said_over_and_over_is_no_answer_however_short(text: str) -> None:
+    for reply in (
+        _reply(text),
+        _reply("Six times seven is 42.", text),
+        _reply(text, "Six times seven is 42."),
+        _reply(text, finish="length"),
+        _call(json.dumps({"query": text})),
+        _call(json.dumps({"a": [3, {"b": text}]})),
+        _call(text),
+        _call({"query": text}),
+    ):
+        fault = DEFAULT.find_fault(reply)
+        assert fault is not None
+        assert (fault.reason, fault.rejects) == ("repetition", True)
+    assert OFF.find_fault(_reply(text)) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("ha ha ha", "0", "yes yes", "1111", "AAAA", "10000000", "no, no, no, no, no!", "la la la la la la la la"),
+        *("A" * 24, "1" + "0" * 20, "0.3333333333333333", "1" * 32, "f" * 16, "ffff:" * 7 + "ffff"),
+        *("[0, 0, 0, 0, 0, 0, 0, 0]", "no\n" * 12, "哈哈哈哈哈哈哈哈", "ㅋㅋㅋㅋㅋㅋㅋㅋㅋ", "wwwwwwwwww"),
+        *("Wow!!!!!!!!", "Nooooooooooooooo!", "!" * 7, "Name: ____________", "00000000-0000-0000-0000-000000000000"),
+        *(TABLE, PROSE[:399], CODE[:399], "Title\n==========\n\nText that goes on here.", "GATTACA" * 5, "[[]]"),
+        *("11111111111111111111111111111111", "255.255.255.255", "tick, tock, tick, tock, tick, tock"),
+    ],
+)
+def test_a_short_answer_that_repeats_itself_by_right_is_kept(text: str) -> None:
+    lenient = quality_of({"min_tokens": 1})
+    for reply in (_reply(text), _reply("42 it is.", text), _call(json.dumps({"query": text})), _call({"query": text})):
+        assert lenient.find_fault(reply) is None
+
+
+@pytest.mark.parametrize("text", ["\x00" * 300, "\x00", "\u200b \ufeff", "\ufffd\ufffd", "\x1b\x07"])
+def test_what_nobody_can_read_is_empty(text: str) -> None:
+    for reply in (_reply(text), _reply(text, finish="length")):
+        fault = OFF.find_fault(reply)
+        assert fault is not None
+        assert (fault.reason, fault.detail) == ("empty", "nothing in it can be read")
+
+
+def test_how_often_a_piece_may_stand_there_follows_max_repetition() -> None:
+    assert quality_of({"max_repetition": 50}).find_fault(_reply("the " * 50)) is None
+    assert quality_of({"max_repetition": 50}).find_fault(_reply("the " * 51)) is not None
+    assert quality_of({"max_repetition": 50}).find_fault(_reply("!" * 30)) is None
+    assert quality_of({"max_repetition": 50}).find_fault(_reply("0" * 150)) is None
+
+
+def test_one_argument_among_others_may_be_a_line_of_dashes() -> None:
+    assert (
+        DEFAULT.find_fault(_call(json.dumps({"text": "Six times seven is forty-two, which is 42.", "rule": "-" * 20})))
+        is None
+    )
+
+
+def test_tool_calls_of_any_shape_are_judged_without_an_error() -> None:
+    shapes: list[list] = [
+        *([{}], [None, 5], [{"function": "x"}], [{"function": {"name": 5, "arguments": 5}}]),
+        *([{"custom": {"name": "sh", "input": "ls -l"}}], [{"function": {"arguments": "{broken"}}]),
+    ]
+    for calls in shapes:
+        assert DEFAULT.find_fault(Reply("", None, calls, "tool_calls", {}, "m")) is None
+    loop = [{"custom": {"name": "sh", "input": "ls " * 30}}]
+    assert DEFAULT.find_fault(Reply("", None, loop, "tool_calls", {}, "m")) is not None
 
 
 def test_a_tool_call_may_be_short_and_off_rejects_only_what_is_empty() -> None:
