@@ -143,7 +143,7 @@ def test_jobs_take_defaults_and_an_upload_gets_its_place_in_the_workspace() -> N
     upload, plain = fleet.job("upload"), fleet.job("plain")
     assert (upload.prompts, upload.upload, upload.output) == ("/data/p.jsonl", Path.home() / "p.jsonl", "/out")
     assert (upload.concurrency, plain.concurrency, plain.host) == ("auto", 7, "plain")
-    assert plain.sampling == {"temperature": 1.0, "stop": ["no", False], "seed": None, "something_else": 1}
+    assert plain.sampling == {"temperature": 1.0, "stop": ["no"], "seed": None, "something_else": ["no", False]}
     assert fleet.baselines[0].tok_s == 25000.5
 
 

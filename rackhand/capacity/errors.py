@@ -12,7 +12,11 @@ class UnsupportedVersion(CapacityError):  # noqa: N818 - reads as what happened
 
 
 class FlagsRefused(CapacityError):  # noqa: N818 - reads as what happened
-    """SGLang of that version refuses these flags, or the memory model doesn't cover them."""
+    """SGLang of that version refuses these flags, or the memory model doesn't cover them (NotCovered)."""
+
+
+class NotCovered(FlagsRefused):
+    """The memory model doesn't cover these flags; SGLang may well take them."""
 
 
 class DoesNotFit(CapacityError):  # noqa: N818 - reads as what happened

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from rackhand.capacity.errors import FlagsRefused, UnsupportedVersion
+from rackhand.capacity.errors import FlagsRefused, NotCovered, UnsupportedVersion
 from rackhand.capacity.fraction import auto_fraction
 from rackhand.capacity.limits import Strategy
 from rackhand.capacity.read import Flags, choice, fraction_of, whole
@@ -82,7 +82,7 @@ def read_asked(gpu: Gpu, model: ModelShape, release: Release, flags: Flags, envi
 def _check_parallel(model: ModelShape, flags: Flags) -> None:
     for name in ("pp-size", "dp-size"):
         if (whole(flags, name) or 1) != 1:
-            raise FlagsRefused(f"--{name} {flags[name]}: the memory model knows tensor parallelism only")
+            raise NotCovered(f"--{name} {flags[name]}: the memory model knows tensor parallelism only")
     tp = whole(flags, "tp-size") or 1
     for what, heads in (("value heads", model.linear_value_heads), ("key heads", model.linear_key_heads)):
         if heads % tp:
@@ -114,7 +114,7 @@ def _replay_tokens(release: Release, flags: Flags, algorithm: str, state_dtype: 
     if not flags.get("enable-linear-replayssm-spec") or not algorithm:
         return 0
     if release < (0, 5, 17):
-        raise FlagsRefused("the memory model knows ReplaySSM verification from 0.5.17 on")
+        raise NotCovered("the memory model knows ReplaySSM verification from 0.5.17 on")
     if state_dtype != "float32":
         raise FlagsRefused("ReplaySSM verification needs a float32 state: drop --mamba-ssm-dtype")
     return whole(flags, "linear-replayssm-cache-len") or 16

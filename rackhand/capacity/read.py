@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
-from rackhand.capacity.errors import FlagsRefused
+from rackhand.capacity.errors import FlagsRefused, NotCovered
 
 FlagValue: TypeAlias = bool | int | float | str | None
 """One flag's value; the key is its long name, with or without the leading dashes, `-` and `_` alike."""
@@ -65,10 +65,10 @@ def fraction_of(flags: Flags, name: str, *, most: float = float("inf")) -> float
 
 
 def choice(flags: Flags, name: str, known: Collection[str], default: str) -> str:
-    """One of `known`. FlagsRefused otherwise."""
+    """One of `known`. NotCovered otherwise."""
     value = flags.get(name)
     if value is None:
         return default
     if value not in known:
-        raise FlagsRefused(f"--{name} {value!r}: the memory model knows {', '.join(known)}")
+        raise NotCovered(f"--{name} {value!r}: the memory model knows {', '.join(known)}")
     return str(value)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 
 from rackhand.errors import nearest
 from rackhand.inventory import Baseline, Host, Job, Server
 from rackhand.load.job_options import JOB_OPTIONS
 from rackhand.load.nodes import Table, Value
+from rackhand.load.sampling import read_sampling
 from rackhand.load.sections import (
     Context,
     Key,
@@ -18,7 +18,6 @@ from rackhand.load.sections import (
     is_meant,
     local_path,
     number,
-    plain,
     read_section,
     scalar,
     text,
@@ -26,32 +25,6 @@ from rackhand.load.sections import (
     with_defaults,
 )
 from rackhand.load.servers import UNLISTED_GPUS, session_name
-
-_SAMPLING = (
-    *("temperature", "top_p", "top_k", "min_p", "max_tokens", "max_completion_tokens", "min_tokens", "stop"),
-    *("stop_token_ids", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "logprobs"),
-    *("top_logprobs", "ignore_eos", "skip_special_tokens", "chat_template_kwargs", "separate_reasoning"),
-    *("response_format", "regex", "ebnf", "logit_bias", "reasoning_effort", "tool_choice", "parallel_tool_calls"),
-)
-_NOT_SAMPLING = {
-    "model": "set the job's model",
-    "messages": "they come from the prompts file",
-    "prompt": "they come from the prompts file",
-    "tools": "they come from the prompts file",
-    "stream": "requests are not streamed",
-    "n": "one completion for each prompt",
-}
-
-
-def read_sampling(value: Value, ctx: Context) -> Mapping[str, object]:
-    """What goes into each request; a name that nearly is a known one is taken for a slip."""
-    table = as_table(value)
-    for key, entry in table.entries.items():
-        if key in _NOT_SAMPLING:
-            ctx.wrong(entry.value, "has no place in sampling", _NOT_SAMPLING[key], line=entry.line)
-        elif key not in _SAMPLING and (near := get_close_matches(key, _SAMPLING, n=1, cutoff=0.85)):
-            ctx.wrong(entry.value, "unknown key", f"did you mean {near[0]}?", line=entry.line)
-    return {key: plain(entry.value) for key, entry in table.entries.items()}
 
 
 def read_concurrency(value: Value, ctx: Context) -> int | str:

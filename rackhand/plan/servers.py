@@ -51,7 +51,7 @@ def plan_restart(
     UsageError with every flag that the installed version would refuse; PreconditionError when a server that somebody
     started by hand is in the way and `adopt` is not set.
     """
-    _check_flags(host, servers, flags)
+    check_flags(host, servers, flags, hint="nothing was stopped")
     state = facts.servers
     uuids = {gpu.index: gpu.uuid for gpu in facts.gpus}
     in_the_way = {server.gpu: _strays_of(state, uuids[server.gpu], server.port) for server in servers}
@@ -103,20 +103,26 @@ def render_stray(stray: Stray) -> str:
     return f"pid {stray.process.pid} ({kind}{port}, GPU {stray.gpu_uuid or 'unknown'}): {stray.command}"
 
 
-def _check_flags(host: Host, servers: Sequence[Server], flags: Mapping[str, FlagFacts]) -> None:
+_PYTHON = "set hosts.{}.servers.python to the interpreter that SGLang is installed for"
+
+
+def check_flags(host: Host, servers: Sequence[Server], flags: Mapping[str, FlagFacts], *, hint: str) -> None:
+    """UsageError with every flag that the installed version would refuse; PreconditionError when it can't be known."""
     problems: list[str] = []
     for server in servers:
         facts = flags.get(server.spec.python)
         if facts is None or facts.error:
             why = facts.error if facts else "it was not asked"
-            raise PreconditionError(f"flags of {server.spec.python} unknown: {why}", where=host.where)
+            raise PreconditionError(
+                f"flags of {server.spec.python} unknown: {why}", where=host.where, hint=_PYTHON.format(host.name)
+            )
         kind = engine(server.spec.engine)
         args = kind.translate(server.args, version=facts.version, known=frozenset(facts.options))
         for mistake in kind.check_flags(args, facts):
             text = f"{mistake.what}; {mistake.hint}" if mistake.hint else mistake.what
             problems += [] if text in problems else [text]
     if problems:
-        raise UsageError("\n".join(problems), where=host.where, hint="nothing was stopped")
+        raise UsageError("\n".join(problems), where=host.where, hint=hint)
 
 
 def _strays_of(state: ServersState, uuid: str, port: int) -> tuple[Stray, ...]:

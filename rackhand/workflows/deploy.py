@@ -13,9 +13,10 @@ from rackhand.bundle import own_paths, render_bundle
 from rackhand.contract.files import Upload
 from rackhand.errors import PreconditionError, RemoteError, StoppedError
 from rackhand.facts import Facts
-from rackhand.inventory import Fleet, Host, Job, ProxmoxLxc
-from rackhand.observe import observe
+from rackhand.inventory import Fleet, Host, Job, ProxmoxLxc, servers_of
+from rackhand.observe import observe, observe_flags
 from rackhand.plan.deploy import LocalUpload, SendFiles, StartContainer, diff_of, needs_upload, plan_deploy
+from rackhand.plan.servers import check_flags
 from rackhand.report import Report
 from rackhand.secret_files import secret_refs
 from rackhand.secrets import Secret, mask, resolve
@@ -86,6 +87,8 @@ def _deploy_host(task: Task, jobs: Sequence[Job], choice: Choice) -> None:
     facts = _look_or_start(task, choice, lambda: look(texts=choice.dry_run))
     files = render_bundle(host, facts.gpus, sources)
     actions = plan_deploy(host, facts, files, _hashed(uploads, facts))
+    if actions:
+        _check_servers(task, facts)
     if choice.dry_run:
         secrets = _known_secrets(host)
         for action in actions:
@@ -102,6 +105,20 @@ def _deploy_host(task: Task, jobs: Sequence[Job], choice: Choice) -> None:
     for job in jobs:
         if job.upload is not None and job not in here:
             task.facts[f"prompts of {job.name}"] = f"{job.upload} isn't there yet; resume brings it"
+
+
+def _check_servers(task: Task, facts: Facts) -> None:
+    """UsageError for flags that the installed engine would refuse. An engine that can't be asked yet is told, and
+    stops no deploy: it may come with what is deployed."""
+    host = task.host
+    servers = servers_of(host, [gpu.index for gpu in facts.gpus])
+    pythons = tuple(dict.fromkeys(server.spec.python for server in servers))
+    if not pythons:
+        return
+    try:
+        check_flags(host, servers, observe_flags(task.transport, host, pythons), hint="nothing was sent")
+    except PreconditionError as unknown:
+        task.facts["server flags"] = f"not checked: {unknown.what}; {unknown.hint}"
 
 
 def _look_or_start(task: Task, choice: Choice, look: Callable[[], Facts]) -> Facts:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from rackhand.capacity.compare import Difference, Effective, compare_effective
-from rackhand.capacity.errors import CapacityError
+from rackhand.capacity.errors import CapacityError, DoesNotFit, FlagsRefused, NotCovered
 from rackhand.capacity.outlook import Launch, look_ahead
 from rackhand.capacity.shapes import known_model
-from rackhand.errors import RackhandError
+from rackhand.errors import PreconditionError, RackhandError
 from rackhand.facts import Facts
 from rackhand.inventory import Server
 from rackhand.launch import DEFAULT_LENGTHS, launch_of, seen_gpu
 from rackhand.model_files import ModelFiles, model_files_argv, parse_model_files, shape_of
 from rackhand.observe import observe
 from rackhand.predictions import Compared, history_path, put_compared
+from rackhand.render.words import gpu_ranges
 from rackhand.workflows.fleet import Task
 
 
@@ -39,6 +41,49 @@ def compare_started(task: Task, facts: Facts, servers: Sequence[Server], version
         put_compared(history_path(os.environ), rows)
     except RackhandError as error:
         task.facts["history"] = str(error)
+
+
+def check_possible(
+    task: Task, facts: Facts, servers: Sequence[Server], versions: Mapping[str, str], *, adopt: bool
+) -> None:
+    """PreconditionError where it is known that SGLang would not start with these flags, before anything is stopped.
+
+    With `adopt` what others use on a GPU of `servers` is given back first. What can't be predicted stops nothing.
+    """
+    problems: dict[str, list[int]] = {}
+    with suppress(RackhandError):
+        files = _model_files(task, servers)
+        for server in servers:
+            if problem := _problem(task, facts, server, files, versions, adopt=adopt):
+                problems.setdefault(problem, []).append(server.gpu)
+    if problems:
+        told = "; ".join(f"GPU {gpu_ranges(gpus)}: {problem}" for problem, gpus in problems.items())
+        hint = "nothing was stopped; ./inv capacity with the same --set shows what fits"
+        raise PreconditionError(f"SGLang would not start: {told}", where=task.host.where, hint=hint)
+
+
+def _problem(
+    task: Task,
+    facts: Facts,
+    server: Server,
+    files: Mapping[str, ModelFiles | None],
+    versions: Mapping[str, str],
+    *,
+    adopt: bool,
+) -> str:
+    gpu = next(gpu for gpu in facts.gpus if gpu.index == server.gpu)
+    seen = seen_gpu(facts, dataclasses.replace(gpu, memory_used_mib=None) if adopt else gpu)
+    version = versions.get(server.spec.python) or server.spec.version or ""
+    try:
+        model = shape_of(server.spec.model, files.get(server.spec.model))
+        look_ahead(launch_of(task.host, seen, model, version=version, args=server.args), DEFAULT_LENGTHS)
+    except NotCovered:
+        return ""
+    except (DoesNotFit, FlagsRefused) as error:
+        return str(error)
+    except CapacityError:
+        return ""
+    return ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

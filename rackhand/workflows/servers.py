@@ -27,7 +27,7 @@ from rackhand.workflows import fleet as hosts_at_work
 from rackhand.workflows.before_after import BeforeAfter
 from rackhand.workflows.deploy import Choice, read_sources
 from rackhand.workflows.fleet import Roads, Say, Task
-from rackhand.workflows.prediction import compare_started
+from rackhand.workflows.prediction import check_possible, compare_started
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +127,14 @@ def _restart_host(task: Task, fleet: Fleet, restart: Restart, choice: Choice) ->
     pythons = tuple(dict.fromkeys(server.spec.python for server in servers))
     flags = observe_flags(task.transport, host, pythons)
     action = plan_restart(host, facts, servers, flags, adopt=restart.adopt, at_once=restart.at_once)
+    versions = {python: found.version for python, found in flags.items()}
+    if restart.overrides:
+        check_possible(task, facts, servers, versions, adopt=restart.adopt)
     if choice.dry_run:
         for line in action.lines:
             task.add(line, "planned")
+        if not choice.yes and strays_in_the_way(facts, servers):
+            task.add("ask before it stops what rackhand did not start; --yes answers", "planned")
         return
     _confirm_adoption(host, facts, servers, choice)
     at_work = [job for job in jobs if any(state.pid is not None for state in job_states(job, facts))]
@@ -141,7 +146,7 @@ def _restart_host(task: Task, fleet: Fleet, restart: Restart, choice: Choice) ->
     serve(task, action, secrets)
     after = look(task.transport, host, jobs)
     add_status(task, jobs, after)
-    compare_started(task, after, servers, {python: found.version for python, found in flags.items()})
+    compare_started(task, after, servers, versions)
     if seen:
         task.facts.update(seen.watch_after())
 

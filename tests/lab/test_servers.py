@@ -129,6 +129,35 @@ def test_capacity_goes_from_37_to_72_in_four_calls_and_is_as_predicted(host: Hos
     assert pids(host) == after
 
 
+@pytest.mark.parametrize("dry_run", [True, False], ids=["dry", "real"])
+def test_what_can_not_start_is_refused_before_anything_is_stopped(host: Host, dry_run: bool) -> None:
+    before = pids(host)
+    for word, code, said in (
+        ("mem-fraction-static=2.0", 2, "takes a number above 0 and at most 1"),
+        ("mem-fraction-static=0.3", 4, "SGLang would not start: GPU 0-1: "),
+    ):
+        refused = restart(host, word, dry_run=dry_run)
+        assert (refused.exit_code, refused.rows[0].did_something) == (code, False), word
+        assert said in str(refused.rows[0].error)
+        assert "nothing was stopped" in str(refused.rows[0].error)
+    assert pids(host) == before
+
+
+@pytest.mark.parametrize("dry_run", [True, False], ids=["dry", "real"])
+def test_a_wrong_server_flag_is_refused_by_deploy_already(host: Host, dry_run: bool) -> None:
+    wrong = replace(host, servers=(replace(host.servers[0], args={"mem-fraction-statik": 0.9}),))
+    refused = run(deploy, wrong, dry_run=dry_run)
+    assert (refused.exit_code, refused.rows[0].did_something) == (2, False)
+    assert "did you mean --mem-fraction-static; nothing was sent" in str(refused.rows[0].error)
+
+
+def test_deploy_says_which_key_names_the_servers_interpreter(host: Host) -> None:
+    elsewhere = replace(host, servers=(replace(host.servers[0], python="/usr/bin/python3"),))
+    told = run(deploy, elsewhere, dry_run=True)
+    assert told.exit_code == 0
+    assert "set hosts.pve1.servers.python" in told.rows[0].facts["server flags"]
+
+
 def test_a_server_that_crashes_at_its_start_leaves_the_other_going(host: Host, place: Place) -> None:
     faults.set_fault(place.gpu_dir(200), 0, "crash_at_start", kind="no_memory")
     try:

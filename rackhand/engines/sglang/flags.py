@@ -26,6 +26,16 @@ NUMBERS = frozenset(
 )
 """Flags whose value is one number in every release; `--help` doesn't tell types."""
 
+RANGES = {
+    "mem-fraction-static": (0.0, 1.0),
+    "mamba-full-memory-ratio": (0.0, math.inf),
+    "schedule-conservativeness": (0.0, math.inf),
+    **dict.fromkeys(("max-running-requests", "max-total-tokens", "context-length", "page-size"), (0.0, math.inf)),
+    **dict.fromkeys(("max-prefill-tokens", "max-queued-requests", "stream-interval"), (0.0, math.inf)),
+    **dict.fromkeys(("cuda-graph-max-bs", "cuda-graph-max-bs-decode", "max-mamba-cache-size"), (0.0, math.inf)),
+}
+"""Above the first and at most the second; no release takes another value."""
+
 
 def launch_argv(launch: Launch) -> tuple[str, ...]:
     """Metrics are switched on unless the inventory says `enable-metrics: false`."""
@@ -103,6 +113,10 @@ def _mistake(name: str, value: object, facts: FlagFacts) -> FlagMistake | None:
         return FlagMistake(flag, f"{flag} needs a value", f"write {name}=VALUE")
     if name in NUMBERS and not _is_number(value):
         return FlagMistake(flag, f"{flag} takes a number, not {value!r}")
+    least, most = RANGES.get(name, (-math.inf, math.inf))
+    if name in RANGES and not least < float(value) <= most:  # type: ignore[arg-type]
+        bound = "" if most == math.inf else f" and at most {most:g}"
+        return FlagMistake(flag, f"{flag} takes a number above {least:g}{bound}, not {value!r}")
     choices = facts.options[name]
     wrong = [str(v) for v in (value if isinstance(value, tuple) else (value,)) if choices and str(v) not in choices]
     if wrong:
