@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 from invoke.collection import Collection
 from invoke.context import Context
 
-from dev import tasks as others
-from rackhand.program import ROOT, adopt_house_rules, verb
+from rackhand.place import IN_CHECKOUT
+from rackhand.program import adopt_house_rules, verb
 
 if TYPE_CHECKING:
     from rackhand.inventory import Fleet, Host
 
 adopt_house_rules()
+
+INVENTORY = os.environ.get("RACKHAND_INVENTORY") or "lab"
 
 HELP = {
     "inventory": "a file in inventory/, or a path",
@@ -77,7 +79,7 @@ def fleet_and_hosts(
 def deploy(
     c: Context,
     *,
-    inventory: str = "lab",
+    inventory: str = INVENTORY,
     hosts: str | None = None,
     dry_run: bool = False,
     yes: bool = False,
@@ -102,7 +104,7 @@ def deploy(
 def restart_servers(
     c: Context,
     *,
-    inventory: str = "lab",
+    inventory: str = INVENTORY,
     hosts: str | None = None,
     gpus: str | None = None,
     set: list[str] | None = None,  # noqa: A002
@@ -135,7 +137,7 @@ def restart_servers(
 
 @verb(help=HELP)
 def status(
-    c: Context, *, inventory: str = "lab", hosts: str | None = None, json: bool = False, verbose: bool = False
+    c: Context, *, inventory: str = INVENTORY, hosts: str | None = None, json: bool = False, verbose: bool = False
 ) -> int:
     """Show servers, GPUs and jobs of all hosts on one screen; changes nothing.
 
@@ -152,7 +154,7 @@ def status(
 def resume(
     c: Context,
     *,
-    inventory: str = "lab",
+    inventory: str = INVENTORY,
     job: str | None = None,
     new: bool = False,
     concurrency: str | None = None,
@@ -184,7 +186,7 @@ def resume(
 def stop(
     c: Context,
     *,
-    inventory: str = "lab",
+    inventory: str = INVENTORY,
     hosts: str | None = None,
     job: str | None = None,
     servers: bool = False,
@@ -214,7 +216,7 @@ def stop(
 def tail_metrics(
     c: Context,
     *,
-    inventory: str = "lab",
+    inventory: str = INVENTORY,
     hosts: str | None = None,
     once: bool = False,
     interval: float = 2.0,
@@ -255,7 +257,7 @@ def tail_metrics(
 def capacity(
     c: Context,
     *,
-    inventory: str = "lab",
+    inventory: str = INVENTORY,
     hosts: str | None = None,
     server: str | None = None,
     set: list[str] | None = None,  # noqa: A002
@@ -292,7 +294,7 @@ def capacity(
 def run_diagnose(
     c: Context,
     *,
-    inventory: str = "lab",
+    inventory: str = INVENTORY,
     hosts: str | None = None,
     seconds: float = 30.0,
     json: bool = False,
@@ -317,7 +319,7 @@ def run_diagnose(
 def record(
     c: Context,
     *,
-    inventory: str = "lab",
+    inventory: str = INVENTORY,
     hosts: str | None = None,
     interval: float = 5.0,
     detach: bool = False,
@@ -333,7 +335,7 @@ def record(
 
     fleet, targets = fleet_and_hosts(inventory, hosts)
     if detach:
-        report = work.detach(fleet, os.environ, work.record_argv(ROOT, fleet, targets, interval))
+        report = work.detach(fleet, os.environ, work.record_argv(fleet, targets, interval))
     else:
         report = work.record(fleet, targets, os.environ, say=progress(), interval_s=interval)
     return tell(report, as_json=json, verbose=verbose)
@@ -343,7 +345,7 @@ def record(
 def history(
     c: Context,
     *,
-    inventory: str = "lab",
+    inventory: str = INVENTORY,
     job: str | None = None,
     since: str | None = None,
     export: str | None = None,
@@ -369,7 +371,7 @@ def history(
 def report(
     c: Context,
     *,
-    inventory: str = "lab",
+    inventory: str = INVENTORY,
     job: str | None = None,
     since: str | None = None,
     output: str | None = None,
@@ -396,7 +398,7 @@ def compare_runs(
     run_a: str | None = None,
     run_b: str | None = None,
     *,
-    inventory: str = "lab",
+    inventory: str = INVENTORY,
     job: str | None = None,
     json: bool = False,
     verbose: bool = False,
@@ -422,7 +424,7 @@ def prompts_check(
     c: Context,
     *,
     file: str | None = None,
-    inventory: str = "lab",
+    inventory: str = INVENTORY,
     job: str | None = None,
     json: bool = False,
     verbose: bool = False,
@@ -449,7 +451,7 @@ def prompts_check(
 def verify(
     c: Context,
     *,
-    inventory: str = "lab",
+    inventory: str = INVENTORY,
     job: str | None = None,
     output: str | None = None,
     json: bool = False,
@@ -484,10 +486,9 @@ ns = Collection(
     record,
     report,
     verify,
-    others.run_demo,
-    others.run_tests,
     Collection("prompts", prompts_check),
-    Collection("lab", others.lab_up, others.lab_down, others.lab_status),
-    Collection("dev", others.check, others.lock, others.hooks),
-    Collection("docs", others.docs_demo, others.docs_capacity, others.docs_pictures),
 )
+if IN_CHECKOUT:
+    from dev.tasks import add_tasks
+
+    add_tasks(ns)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from invoke.collection import Collection
 from invoke.context import Context
 
-from rackhand.program import ROOT, verb
+from dev.programs import ROOT
+from rackhand.program import verb
 
 HELP = {
     "json": "write the figures to this file",
@@ -160,3 +162,12 @@ def hooks(c: Context) -> int:
 
     print(f"wrote {install_hook()}")
     return 0
+
+
+def add_tasks(ns: Collection) -> None:
+    """Put these tasks beside the operator's verbs; an installed rackhand has none of them."""
+    ns.add_task(run_demo)
+    ns.add_task(run_tests)
+    ns.add_collection(Collection("lab", lab_up, lab_down, lab_status))
+    ns.add_collection(Collection("dev", check, lock, hooks))
+    ns.add_collection(Collection("docs", docs_demo, docs_capacity, docs_pictures))

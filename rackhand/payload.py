@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("remote", "rackhand/contract", "rackhand/engines")
+from rackhand.place import PACKAGE, SHARE
+
 SIZE_BUDGET = 256 * 1024
 """Bytes; a test looks at it, since the zipapp travels with every call."""
 
@@ -38,12 +38,13 @@ class Payload:
 
 
 @cache
-def build(root: Path = ROOT) -> Payload:
-    """The zipapp of the checkout at `root`."""
+def build(share: Path = SHARE, package: Path = PACKAGE) -> Payload:
+    """The zipapp of the remote/ in `share`, and of contract/ and engines/ in the package's folder."""
     entries = {"__main__.py": _MAIN.encode(), "rackhand/__init__.py": b""}
-    for part in PARTS:
-        for path in sorted((root / part).rglob("*.py")):
-            entries[path.relative_to(root).as_posix()] = path.read_bytes()
+    parts = {"remote": share, "rackhand/contract": package.parent, "rackhand/engines": package.parent}
+    for part, top in parts.items():
+        for path in sorted((top / part).rglob("*.py")):
+            entries[path.relative_to(top).as_posix()] = path.read_bytes()
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, data in sorted(entries.items()):

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from rackhand.contract.files import Platform
 from rackhand.errors import PreconditionError
+from rackhand.place import SHARE
 
-LOCK = Path(__file__).resolve().parent.parent / "requirements-remote.lock"
+LOCK = SHARE / "requirements-remote.lock"
 _MARKER = re.compile(r"python_full_version (<|>=) '(\d+)\.(\d+)'")
 _MACHINES = ("x86_64", "aarch64")
 _OLDEST_GLIBC_MINOR = 17

@@ -1,6 +1,7 @@
 """What Invoke leaves out: the exit codes of errors.py, clean ends on signals, and no traceback for the operator.
 
-`main` is what ./inv runs; `verb` makes a task whose exit codes are the same under plain `invoke`.
+`main` is what ./inv and the installed command run; `verb` makes a task whose exit codes are the same under plain
+`invoke`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from types import FrameType
 from typing import Any, get_args, get_origin
 
@@ -26,6 +26,7 @@ from invoke.parser.parser import ParseMachine
 from invoke.tasks import Task
 
 from rackhand.errors import RackhandError
+from rackhand.place import COMMAND, IN_CHECKOUT, SHARE
 from rackhand.words_given import (
     VALUE_NAMES,
     HelpfulContext,
@@ -36,8 +37,6 @@ from rackhand.words_given import (
     complete_context,
     print_error,
 )
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 class Terminated(KeyboardInterrupt):
@@ -106,11 +105,17 @@ def verb(
             if code:
                 raise Exit(code=code)
 
-        mine = {name: text for name, text in help.items() if name in signature.parameters}
+        guarded.__doc__ = as_typed(function.__doc__ or "")
+        mine = {name: as_typed(text) for name, text in help.items() if name in signature.parameters}
         lists = [name for name, flag in signature.parameters.items() if "list[" in str(flag.annotation)]
         return Verb(guarded, values=values or {}, name=name, help=mine, iterable=lists, positional=list(words))
 
     return decorate
+
+
+def as_typed(text: str) -> str:
+    """Help as it is written for a checkout, with the command that stands here."""
+    return text.replace("./inv ", f"{COMMAND} ")
 
 
 @contextmanager
@@ -175,7 +180,7 @@ def _told(error: Exception, *, verbose: bool) -> str:
 def rackhand_version() -> str:
     """That of pyproject.toml beside this code, or of the installed package."""
     try:
-        with (ROOT / "pyproject.toml").open("rb") as file:
+        with (SHARE / "pyproject.toml").open("rb") as file:
             return str(tomllib.load(file)["project"]["version"])
     except OSError:
         pass
@@ -186,7 +191,8 @@ def rackhand_version() -> str:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run the tasks of this checkout, wherever the caller stands; without arguments, list them."""
+    """Run the tasks that stand here, wherever the caller stands; without arguments, list them."""
     adopt_house_rules()
-    program = invoke.program.Program(name="rackhand", version=rackhand_version(), binary="inv", binary_names=["inv"])
-    program.run(["inv", "--search-root", str(ROOT), *(argv or ["--list"])])
+    name = "inv" if IN_CHECKOUT else "rackhand"
+    program = invoke.program.Program(name="rackhand", version=rackhand_version(), binary=name, binary_names=[name])
+    program.run([name, "--search-root", str(SHARE), *(argv or ["--list"])])

@@ -12,14 +12,14 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import jinja2
 
 from rackhand.errors import PreconditionError
+from rackhand.place import SHARE
 
-TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
+TEMPLATES = SHARE / "templates"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 

@@ -18,6 +18,7 @@ from invoke.parser.context import to_flag
 from invoke.parser.parser import ParseMachine
 
 from rackhand.errors import InventoryError, UsageError
+from rackhand.place import COMMAND, IN_CHECKOUT
 
 USAGE = 2
 VALUE_NAMES: Mapping[str, str] = {
@@ -54,6 +55,7 @@ VALUE_NAMES: Mapping[str, str] = {
     "page": "FILE",
 }
 """What stands behind a flag in the help, for every flag that takes a value."""
+_CHECKOUT_ONLY = re.compile(r"demo|test|(lab|dev|docs)(\..*)?")
 _KINDS = {int: "N", float: "NUMBER"}
 
 
@@ -177,7 +179,9 @@ def _way_on(message: str, context: object) -> str:
     if word.startswith("-") and isinstance(context, InvokeContext) and context.name:
         near = alike(word, [*context.flags, *context.inverse_flags])
         meant = f"did you mean {near}? " if near else ""
-        return f"{meant}./inv --help {context.name} shows its flags, ./inv --list the tasks"
+        return f"{meant}{COMMAND} --help {context.name} shows its flags, {COMMAND} --list the tasks"
+    if not IN_CHECKOUT and _CHECKOUT_ONLY.fullmatch(word):
+        return f"it works in a checkout of rackhand's source, as ./inv {word}"
     near = alike(word, StrictParser.verbs) if word else None
     meant = f"did you mean {near}? " if near else ""
-    return f"{meant}./inv --list shows the tasks, ./inv --help TASK its flags"
+    return f"{meant}{COMMAND} --list shows the tasks, {COMMAND} --help TASK its flags"

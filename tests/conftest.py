@@ -11,4 +11,5 @@ import pytest
 def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.delenv("RACKHAND_INVENTORY", raising=False)
         yield

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from rackhand.errors import InventoryError, Mistake, UsageError
 from rackhand.inventory import Env, FileSpec, PlainSsh, ProxmoxLxc, SecretRef, Ssh
-from rackhand.load import CHECKOUT, find, load, load_text
+from rackhand.load import find, load, load_text
 from rackhand.load.fleet import SECTIONS
 
 DATA = Path(__file__).parent / "inventories"
+CHECKOUT = Path(__file__).resolve().parents[1]
 ENVIRON = {"SET": "value-of-set", "SET_EMPTY": "", "RACKHAND_PVE_TOKEN": "t", "RACKHAND_SGLANG_KEY": "k"}
 EVERYTHING = DATA / "right" / "everything.yaml"
 

@@ -16,12 +16,11 @@ from rackhand.inventory import Fleet
 from rackhand.load.fleet import read_fleet
 from rackhand.load.nodes import parse_yaml
 from rackhand.load.sections import Context
-
-CHECKOUT = Path(__file__).resolve().parents[2]
+from rackhand.place import IN_CHECKOUT, SHARE
 
 
 def load(path_or_name: str | Path, environ: Mapping[str, str], *, needs_secrets: bool = True) -> Fleet:
-    """The inventory of that name (`inventory/NAME.yaml` in the checkout, then in the current directory) or path.
+    """The inventory of that name (`inventory/NAME.yaml` of a checkout, then of the current directory) or path.
 
     A path has a slash or ends in .yaml or .yml. Raises InventoryError with all mistakes, UsageError when no such file
     can be read. Without `needs_secrets` a secret's environment variable that isn't set is no mistake.
@@ -55,12 +54,14 @@ def find(path_or_name: str | Path) -> Path:
         if path.is_file():
             return path
         raise UsageError("no such inventory", where=text, hint="choose with --inventory")
-    folders = (CHECKOUT / "inventory", Path.cwd() / "inventory")
+    here = Path.cwd() / "inventory"
+    folders = (SHARE / "inventory", here) if IN_CHECKOUT else (here,)
     for folder in folders:
         if (path := folder / f"{text}.yaml").is_file():
             return path
     known = sorted({path.stem for folder in folders for path in folder.glob("*.yaml")})
-    raise UsageError(f"no inventory {text!r} in {folders[0]}", hint=nearest(text, known))
+    hint = nearest(text, known) if known else "name one, or a path, with --inventory or RACKHAND_INVENTORY"
+    raise UsageError(f"no inventory {text!r} in {folders[0]}", hint=hint)
 
 
 def _shown(path: Path) -> str:

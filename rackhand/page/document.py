@@ -13,6 +13,7 @@ import jinja2
 from markupsafe import Markup
 
 from rackhand.page.data import shown_runs
+from rackhand.place import COMMAND
 
 ASSETS = Path(__file__).resolve().parent / "assets"
 UNKNOWN = "\u2013"
@@ -20,7 +21,7 @@ UNKNOWN = "\u2013"
 
 def render_page(data: Mapping[str, Any]) -> str:
     """The whole file. The same data gives the same text."""
-    return _template().render(data=data, runs=shown_runs(data), embedded=embedded(data))
+    return _template().render(data=data, runs=shown_runs(data), embedded=embedded(data), command=COMMAND)
 
 
 def embedded(data: Mapping[str, Any]) -> Markup:

@@ -16,6 +16,7 @@ from rackhand.contract.servers import argv_digest
 from rackhand.errors import PreconditionError, UsageError
 from rackhand.facts import Facts
 from rackhand.inventory import Host, Job, Server
+from rackhand.place import COMMAND
 from rackhand.scripts import generate_values, interpreter
 from rackhand.template import render_script
 
@@ -110,7 +111,7 @@ def check_session(host: Host, job: Job, facts: Facts) -> None:
     pane = facts.panes.get(job.session)
     if pane is not None and not pane.dead:
         what = f"something runs in tmux session {job.session} (pid {pane.pid}): another job's generator?"
-        raise PreconditionError(what, where=host.where, hint=f"./inv stop, or set jobs.{job.name}.session")
+        raise PreconditionError(what, where=host.where, hint=f"{COMMAND} stop, or set jobs.{job.name}.session")
 
 
 def plan_stop(job: Job, states: Sequence[JobState], *, timeout_s: float | None = None) -> StopJob | None:

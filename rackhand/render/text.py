@@ -17,6 +17,7 @@ from rich.text import Text
 
 from rackhand.contract.watch import Sample
 from rackhand.inventory import Baseline, Host
+from rackhand.place import COMMAND
 from rackhand.render.lines import comparison_lines, report_lines
 from rackhand.render.sparks import ASCII, BLOCKS
 from rackhand.render.trends import WIDE, below, beside
@@ -114,7 +115,7 @@ def picture_of(where: str, trail: Trail, baselines: Sequence[Baseline], *, width
     """What tail-metrics shows, as an SVG that asks for nothing from anywhere."""
     console = Console(file=io.StringIO(), record=True, width=width, force_terminal=True, color_system="truecolor")
     console.print(draw_view(view_of(where, trail, baselines), width, BLOCKS))
-    svg = console.export_svg(title="./inv tail-metrics", unique_id="tail")
+    svg = console.export_svg(title=f"{COMMAND} tail-metrics", unique_id="tail")
     return re.sub(r"@font-face {.*?}\s*", "", svg, flags=re.DOTALL)
 
 

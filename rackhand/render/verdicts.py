@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rackhand.compare import LEAST_BLOCKS, Line, RunComparison
 from rackhand.diagnose import Diagnosis, Verdict
 from rackhand.inventory import Baseline
+from rackhand.place import COMMAND
 from rackhand.recording import Happening, Run
 from rackhand.render.words import UNKNOWN, duration, gpu_ranges, number
 from rackhand.report import Comparison
@@ -35,7 +36,9 @@ def verdict_line(found: Diagnosis, *, gpus: int) -> str:
     parts = [f"{v.name}{_on(v, gpus)}: {v.says}" for v in found.now[:2]]
     later = [v.name for v in found.verdicts if v.stage == "next"]
     tail = [f"next {later[0]}"] if later else []
-    tail.append(f"try {_command(found.now[0].advice[0].do)}" if found.now[0].advice else "./inv diagnose says more")
+    tail.append(
+        f"try {_command(found.now[0].advice[0].do)}" if found.now[0].advice else f"{COMMAND} diagnose says more"
+    )
     return "verdict: " + "; ".join([*parts, *tail])
 
 

@@ -14,6 +14,7 @@ from rackhand.contract.watch import Sample
 from rackhand.errors import RackhandError
 from rackhand.follow import follow_samples
 from rackhand.inventory import Fleet
+from rackhand.place import COMMAND
 from rackhand.recording import Recording
 from rackhand.render.verdicts import before_after_facts
 from rackhand.workflows.fleet import Task
@@ -29,7 +30,7 @@ SEEN_LATELY_S = 30.0
 SETTLED_S = 15.0
 """Every recorder has taken a sample of the new servers by then."""
 INTERVAL_S = 2.0
-NEVER_STEADY = "no: one of both runs was never steady; ./inv history shows them"
+NEVER_STEADY = f"no: one of both runs was never steady; {COMMAND} history shows them"
 
 T = TypeVar("T")
 Follow = Callable[[Task], Generator[Sample, None, None]]
@@ -86,7 +87,7 @@ class BeforeAfter:
         if runs is None:
             if newest == self.run_before:
                 return {"compared": "no: flags and caps are as before"}
-            return {"compared": "not yet: the job isn't steady; ./inv record, later ./inv compare"}
+            return {"compared": f"not yet: the job isn't steady; {COMMAND} record, later {COMMAND} compare"}
 
         def facts(recording: Recording) -> Mapping[str, str]:
             known = {run.id: run for run in recording.runs()}

@@ -8,6 +8,7 @@ from dataclasses import replace
 from rackhand.compare import COMPARED_S, compare
 from rackhand.errors import PreconditionError, UsageError
 from rackhand.inventory import Fleet
+from rackhand.place import COMMAND
 from rackhand.recording import Run
 from rackhand.render.verdicts import changed_flags, comparison_of, when
 from rackhand.report import Comparison
@@ -26,14 +27,16 @@ def compare_runs(fleet: Fleet, environ: Mapping[str, str], job: str, names: Sequ
         recording.close()
     if found.seconds <= 0:
         what = f"run {a.id} or run {b.id} of {job} was never steady for half a minute"
-        raise PreconditionError(what, where=str(recording.path), hint="./inv history lists the runs; record for longer")
+        raise PreconditionError(
+            what, where=str(recording.path), hint=f"{COMMAND} history lists the runs; record for longer"
+        )
     table = comparison_of(found, (f"run {a.id}", f"run {b.id}"), changed=changed_flags(a, b), baselines=fleet.baselines)
     return replace(table, title=f"run {a.id} of {when(a.began)}, run {b.id} of {when(b.began)}")
 
 
 def chosen_runs(runs: Sequence[Run], names: Sequence[str], *, where: str = "") -> tuple[Run, Run]:
     if len(runs) < 2:
-        hint = "another begins when flags or concurrency change while ./inv record or tail-metrics watches"
+        hint = f"another begins when flags or concurrency change while {COMMAND} record or tail-metrics watches"
         raise PreconditionError(f"compare takes two runs, the history has {len(runs)}", where=where, hint=hint)
     known = {str(run.id): run for run in runs} | {f"last-{back}": run for back, run in enumerate(reversed(runs))}
     known["last"] = runs[-1]

@@ -17,6 +17,7 @@ from rackhand.contract import to_json
 from rackhand.contract.watch import Sample
 from rackhand.errors import RackhandError, UsageError
 from rackhand.inventory import Fleet, Host
+from rackhand.place import command_argv
 from rackhand.recording import GPU_COLUMNS, Happening, Recording, Run, recordings_dir
 from rackhand.render.screen import Screen
 from rackhand.render.verdicts import event_json, event_lines, run_lines
@@ -156,11 +157,11 @@ def write_jsonl(file: TextIO, recording: Recording, since: float = 0.0) -> None:
     file.writelines(event_json(event) + "\n" for event in recording.events(since=since))
 
 
-def record_argv(root: Path, fleet: Fleet, hosts: Sequence[Host], interval_s: float) -> tuple[str, ...]:
+def record_argv(fleet: Fleet, hosts: Sequence[Host], interval_s: float) -> tuple[str, ...]:
     """The foreground recording's own command line, wherever it is run."""
     names = ",".join(host.name for host in hosts)
     inventory = str(fleet.path.resolve())
-    return (str(root / "inv"), "record", "--inventory", inventory, "--hosts", names, "--interval", f"{interval_s:g}")
+    return (*command_argv(), "record", "--inventory", inventory, "--hosts", names, "--interval", f"{interval_s:g}")
 
 
 def _report(text: str, state: str) -> Report:

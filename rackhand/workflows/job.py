@@ -10,6 +10,7 @@ from rackhand.contract.job import JobState
 from rackhand.errors import PreconditionError, UsageError
 from rackhand.facts import Facts
 from rackhand.inventory import Fleet, Host, Job, Server, servers_of
+from rackhand.place import COMMAND
 from rackhand.plan.job import check_session, choose_output, job_states, plan_resume, plan_stop, render_progress
 from rackhand.plan.servers import plan_stop_servers
 from rackhand.report import Report
@@ -110,7 +111,7 @@ def _is_running(task: Task, job: Job, states: Sequence[JobState], wish: Resume) 
             continue
         if wish.new:
             what = f"a generator (pid {state.pid}) works on {state.output}"
-            raise PreconditionError(what, where=task.host.where, hint=f"./inv stop --job {job.name} first")
+            raise PreconditionError(what, where=task.host.where, hint=f"{COMMAND} stop --job {job.name} first")
         where = "" if state is states[0] else f" in {state.output}"
         task.add(f"job {job.name}: already running{where} (pid {state.pid}), {render_progress(state)}", "unchanged")
         return True

@@ -13,6 +13,7 @@ from rackhand.contract.watch import Sample
 from rackhand.errors import RackhandError
 from rackhand.inventory import Fleet, Host
 from rackhand.masked import shown_inventory
+from rackhand.place import COMMAND
 from rackhand.recording import Recording, recording_file, recordings_dir
 from rackhand.workflows.track import Say, Track
 
@@ -132,6 +133,6 @@ def open_recording(fleet: Fleet, environ: Mapping[str, str], name: str) -> Recor
     """For reading. RackhandError when there is none yet."""
     path = recording_file(recordings_dir(environ, fleet.path), name)
     if not path.exists():
-        hint = "./inv record or ./inv tail-metrics writes one"
+        hint = f"{COMMAND} record or {COMMAND} tail-metrics writes one"
         raise RackhandError(f"no history of {name} yet", where=str(path), hint=hint)
     return Recording(path)

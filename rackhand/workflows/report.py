@@ -12,6 +12,7 @@ from rackhand.errors import PreconditionError, RackhandError
 from rackhand.inventory import Fleet, Job
 from rackhand.masked import shown_inventory
 from rackhand.page import Mark, Recorded, page_data, render_page
+from rackhand.place import COMMAND
 from rackhand.recording import Happening, Recording
 from rackhand.report import Outcome, Report, Row
 from rackhand.workflows.history import parse_since
@@ -58,7 +59,7 @@ def _recorded(recording: Recording, fleet: Fleet, job: Job, now: float, start: f
     every = 1 + recording.count(start) // MOST_SAMPLES
     samples = tuple(recording.samples(since=start, every=every))
     if not samples:
-        hint = "./inv history shows what there is"
+        hint = f"{COMMAND} history shows what there is"
         raise PreconditionError(f"the history of {job.name} has no sample of that time", where=host.where, hint=hint)
     return Recorded(
         job=job.name,
