@@ -109,7 +109,7 @@ def start(place: Place, name: str) -> None:
     if greets(place, name):
         return
     cgroups.end(place, under=f"host/{name}")
-    _make_privilege_separation(place)
+    make_privilege_separation(place)
     log = place.state / f"{name}.log"
     log.unlink(missing_ok=True)
     sshd = shutil.which("sshd", path=SYSTEM_PATH) or "/usr/sbin/sshd"
@@ -153,7 +153,7 @@ def cut(place: Place) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _make_privilege_separation(place: Place) -> None:
+def make_privilege_separation(place: Place) -> None:
     """sshd wants /run/sshd. Labs share it: each has a mark in it, the last one removes it if a lab made it."""
     if not PRIVILEGE_SEPARATION.exists():
         PRIVILEGE_SEPARATION.mkdir(mode=0o755)

@@ -21,10 +21,9 @@ from rackhand.errors import (
     UnreachableError,
 )
 from rackhand.transport import connect, pump
-from rackhand.transport.host_keys import known_keys
 from rackhand.transport.local import Local
 from rackhand.transport.ssh import Ssh
-from rackhand.transport.ssh_config import Target, parse_ssh_g, resolve
+from rackhand.transport.ssh_config import Target
 from rackhand.transport.via import Via, explain_pct, pct
 
 ALL_BYTES = bytes(range(256)) * 1000
@@ -66,27 +65,6 @@ def test_output_without_an_end_is_cut_off_before_it_fills_this_machine(
 def test_pieces_of_lines_are_put_together() -> None:
     code = r"for piece in ('a', 'bc\nd', '\n\n', 'e\n'): print(piece, end='', flush=True)"
     assert list(Local().stream((sys.executable, "-c", code))) == [b"abc", b"d", b"", b"e"]
-
-
-GOOD_KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIJKEfTAcuMiLwYTm9o9YAqZMVxEkxnT7iGPMRvFGsDnC"
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "h ssh-ed25519 !!!notbase64",
-        "h ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAB",
-        "h ssh-ed25519 AAAA",
-        "\xff\xfe",
-        "# a comment",
-        "h",
-    ],
-)
-def test_a_line_of_known_hosts_that_cannot_be_read_hides_no_other(line: str, tmp_path: Path) -> None:
-    file = tmp_path / "known_hosts"
-    file.write_bytes(f"{line}\nh ssh-ed25519 {GOOD_KEY}\n".encode("latin-1"))
-    target = Target("h", 22, "root", "h", known_hosts=(file, tmp_path / "missing"))
-    assert [key.get_base64() for key in known_keys(target)] == [GOOD_KEY]
 
 
 def test_lines_come_while_the_command_runs_and_its_end_is_the_generators_value() -> None:
@@ -224,34 +202,6 @@ def test_a_frozen_interpreter_is_a_deadline_and_not_a_hang(tmp_path: Path) -> No
     python = _stub(tmp_path / "python", "exec sleep 100")
     with pytest.raises(DeadlineError):
         list(agent.call(Local("pve1"), "observe", {}, python=python, deadline_s=0.3))
-
-
-SSH_G = Path(__file__).parent / "ssh_g"
-
-
-@pytest.mark.parametrize("name", sorted(path.stem for path in SSH_G.glob("*.txt")))
-def test_ssh_g_is_read_as_openssh_means_it(name: str) -> None:
-    text, _, wanted = (SSH_G / f"{name}.txt").read_text().partition("=====\n")
-    target = parse_ssh_g(text, inventory.Ssh("alias", config=Path("/c f/ssh_config")))
-    shown = (
-        f"{target.user}@{target.host}:{target.port} as {target.key_name}\n"
-        f"keys {'|'.join(map(str, target.key_files))} only={target.only_key_files} agent={target.agent}\n"
-        f"known {'|'.join(map(str, target.known_hosts))}\nproxy {target.proxy_command}\n"
-    )
-    assert shown.replace(str(Path.home()), "~") == wanted
-
-
-def test_a_configuration_that_ssh_refuses_is_a_precondition(tmp_path: Path) -> None:
-    with pytest.raises(PreconditionError, match=r"ssh can't read its configuration.*lab\.up"):
-        resolve(inventory.Ssh("alias", config=tmp_path / "none"), "pve1")
-
-
-def test_an_alias_with_an_include_is_resolved(tmp_path: Path) -> None:
-    (tmp_path / "more").write_text("Host alias\n HostName 127.9.9.9\n Port 2222\n User root\n")
-    (tmp_path / "config").write_text(f'Include "{tmp_path}/more"\n')
-    target = resolve(inventory.Ssh("alias", config=tmp_path / "config"), "pve1")
-    assert (target.host, target.port, target.user) == ("127.9.9.9", 2222, "root")
-    assert target.key_name == "[127.9.9.9]:2222"
 
 
 def test_a_port_where_nobody_listens_is_unreachable(tmp_path: Path) -> None:

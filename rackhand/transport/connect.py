@@ -6,6 +6,7 @@ import logging
 import socket
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,9 @@ import fabric
 import paramiko
 
 from rackhand import inventory
-from rackhand.errors import DeadlineError, RackhandError, TransportError, UnreachableError
+from rackhand.errors import DeadlineError, RackhandError, UnreachableError
 from rackhand.transport import host_keys, identity
+from rackhand.transport.host_cert import SUFFIX
 from rackhand.transport.proxy import Proxy
 from rackhand.transport.ssh_config import Target
 
@@ -65,20 +67,18 @@ def connect(ssh: inventory.Ssh, target: Target, where: str, stop: threading.Even
 
 
 def _attempt(ssh: inventory.Ssh, target: Target, where: str) -> Link:
+    strategy = {"transport_factory": _clients(target, where), "auth_strategy": identity.Keys(target, where)}
     proxy = Proxy(target.proxy_command) if target.proxy_command else None
-    connection = _connection(target, ssh.connect_timeout_s, proxy)
+    connection = _connection(target, ssh.connect_timeout_s, proxy, strategy)
     link = Link(connection.client, proxy)
     link.client.set_missing_host_key_policy(host_keys.Policy(target, ssh.host_keys, where))
-    plain = target.host if target.port == 22 else f"[{target.host}]:{target.port}"
-    for key in host_keys.known_keys(target):
-        link.client.get_host_keys().add(plain, key.get_name(), key)
     started = time.monotonic()
     try:
         connection.open()
     except Exception as error:  # noqa: BLE001  fabric, paramiko and sockets raise all kinds
         problem = _why(error, target, where, limit_s=ssh.connect_timeout_s, waited_s=time.monotonic() - started)
         link.client.close()
-        if proxy is not None and (said := proxy.said()):
+        if proxy is not None and isinstance(problem, (UnreachableError, DeadlineError)) and (said := proxy.said()):
             problem.hint, problem.detail = said.splitlines()[-1], f"{said}\n{problem.detail}"
         link.close()
         raise problem from problem.__cause__ or error
@@ -91,9 +91,36 @@ def _attempt(ssh: inventory.Ssh, target: Target, where: str) -> Link:
     return link
 
 
-def _connection(target: Target, limit_s: float, proxy: Proxy | None) -> Any:
+class _Client(paramiko.Transport):
+    """Offers host key algorithms in ssh's order, where paramiko puts certificates last; keeps sshd's last words."""
+
+    offered: tuple[str, ...] = ()
+    farewell = ""
+
+    @property
+    def preferred_keys(self) -> tuple[str, ...]:
+        return self.offered
+
+    def _parse_disconnect(self, message: paramiko.Message) -> None:
+        message.get_int()
+        self.farewell = message.get_text()
+
+
+def _clients(target: Target, where: str) -> Callable[..., paramiko.Transport]:
+    plain = paramiko.Transport._preferred_keys  # type: ignore[attr-defined]  # noqa: SLF001  nothing public says what paramiko can do
+    offered = host_keys.algorithms(target, (*(f"{name}{SUFFIX}" for name in plain), *plain), where)
+
+    def make(sock: Any, **options: Any) -> paramiko.Transport:
+        client = _Client(sock, **options)
+        client.offered = offered
+        return client
+
+    return make
+
+
+def _connection(target: Target, limit_s: float, proxy: Proxy | None, strategy: Mapping[str, Any]) -> Any:
     options = {
-        **identity.key_options(target),
+        **strategy,
         "banner_timeout": limit_s,
         "auth_timeout": limit_s,
         "channel_timeout": CHANNEL_S,
@@ -117,12 +144,8 @@ class _Dropped(Exception):  # noqa: N818  a mark, never raised
 
 def _why(error: Exception, target: Target, where: str, *, limit_s: float, waited_s: float) -> RackhandError:
     place, text = f"{target.host} port {target.port}", str(error) or type(error).__name__
-    if isinstance(error, TransportError):
+    if isinstance(error, RackhandError):
         return error
-    if isinstance(error, paramiko.BadHostKeyException):
-        return host_keys.changed(target, error, where)
-    if isinstance(error, paramiko.ssh_exception.AuthenticationException):
-        return identity.refused(target, error, where)
     if isinstance(error, socket.gaierror):
         hint = "mend ssh in the inventory, or the Host entry in ssh_config"
         return UnreachableError(f"no address for {target.host}", where=where, hint=hint, detail=text)
@@ -134,8 +157,9 @@ def _why(error: Exception, target: Target, where: str, *, limit_s: float, waited
     if isinstance(error, TimeoutError) or "imeout" in text or "timed out" in text:
         what = f"no connection to {place} within {limit_s:.0f} s"
         return UnreachableError(what, where=where, hint="is the host up, and the road to it open?", detail=text)
-    if "No authentication methods" in text:
-        return identity.refused(target, error, where)
+    if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
+        hint = "see HostKeyAlgorithms in ssh_config, and sshd_config there"
+        return UnreachableError(f"{place}: no algorithm in common", where=where, hint=hint, detail=text)
     if isinstance(error, (paramiko.SSHException, EOFError, ConnectionError)):
         problem = UnreachableError(f"{place} broke off: {text}", where=where, hint=AGAIN, detail=repr(error))
         problem.__cause__ = _Dropped(text)
