@@ -25,6 +25,7 @@ from invoke.exceptions import Exit
 from invoke.parser.parser import ParseMachine
 from invoke.tasks import Task
 
+from rackhand.completion import complete, print_script
 from rackhand.errors import RackhandError
 from rackhand.place import COMMAND, IN_CHECKOUT, SHARE
 from rackhand.words_given import (
@@ -50,6 +51,7 @@ class Terminated(KeyboardInterrupt):
 def adopt_house_rules() -> None:
     """Make the running Invoke program, ./inv's or plain `invoke`, end wrong usage with 2 and cache bytecode."""
     vars(invoke.program).update(Parser=StrictParser, ParseError=WrongUsage)
+    vars(invoke.program).update(complete=complete, print_completion_script=print_script)
     vars(invoke.tasks)["Argument"] = NamedArgument
     vars(invoke.collection)["ParserContext"] = HelpfulContext
     ParseMachine.complete_context = complete_context  # type: ignore[method-assign]

@@ -95,6 +95,11 @@ def test_the_help_of_an_installed_rackhand_names_its_own_command(unpacked: Path,
         assert (told.returncode, "./inv" in told.stdout, f"Example: rackhand {verb}" in told.stdout) == (0, False, True)
 
 
+def test_an_installed_rackhand_completes_itself(unpacked: Path, tmp_path: Path) -> None:
+    script = installed(unpacked, "--print-completion-script", "bash", cwd=tmp_path)
+    assert script.stdout.endswith("complete -o default -F _rackhand_complete rackhand\n"), script.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [

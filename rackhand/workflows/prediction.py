@@ -18,6 +18,7 @@ from rackhand.inventory import Server
 from rackhand.launch import DEFAULT_LENGTHS, launch_of, seen_gpu
 from rackhand.model_files import ModelFiles, model_files_argv, parse_model_files, shape_of
 from rackhand.observe import observe
+from rackhand.place import COMMAND
 from rackhand.predictions import Compared, history_path, put_compared
 from rackhand.render.words import gpu_ranges
 from rackhand.workflows.fleet import Task
@@ -58,7 +59,7 @@ def check_possible(
                 problems.setdefault(problem, []).append(server.gpu)
     if problems:
         told = "; ".join(f"GPU {gpu_ranges(gpus)}: {problem}" for problem, gpus in problems.items())
-        hint = "nothing was stopped; ./inv capacity with the same --set shows what fits"
+        hint = f"nothing was stopped; {COMMAND} capacity with the same --set shows what fits"
         raise PreconditionError(f"SGLang would not start: {told}", where=task.host.where, hint=hint)
 
 
