@@ -40,7 +40,7 @@ def own_paths(host: Host) -> tuple[str, ...]:
 def render_bundle(host: Host, gpus: Sequence[GpuFacts], sources: Mapping[Path, bytes]) -> tuple[ManagedFile, ...]:
     """Every managed file but the manifest, by path. `sources` are the bytes of the user's files.
 
-    PreconditionError when a user's template is wrong, a GPU is missing, or two files want the same place.
+    PreconditionError when a user's template is wrong or two files want the same place.
     """
     scripts = serve_scripts(host, gpus)
     files = [

@@ -271,8 +271,7 @@ def servers_of(
     `gpus` names one without a server or two servers would share a port.
     """
     seen = sorted(set(gpu_indices))
-    listed = {gpu for some in (host.gpus, *(spec.gpus for spec in host.servers)) for gpu in some or ()}
-    if absent := sorted(gpu for gpu in listed - {*seen} if gpus is None or gpu in gpus):
+    if absent := sorted(gpu for gpu in listed_gpus(host) - {*seen} if gpus is None or gpu in gpus):
         raise PreconditionError(
             f"GPU {_numbers(absent)} not found: nvidia-smi shows {_numbers(seen) or 'none'}",
             where=host.where,
@@ -288,6 +287,11 @@ def servers_of(
             hint=f"there is: {_numbers(s.gpu for s in servers)}",
         )
     return tuple(server for server in servers if gpus is None or server.gpu in gpus)
+
+
+def listed_gpus(host: Host) -> frozenset[int]:
+    """The GPUs that the inventory names, whether they are there or not."""
+    return frozenset(gpu for some in (host.gpus, *(spec.gpus for spec in host.servers)) for gpu in some or ())
 
 
 def expand(

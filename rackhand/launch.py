@@ -31,7 +31,8 @@ def launch_of(host: Host, gpu: Gpu, model: ModelShape, *, version: str, args: Ma
 
 def seen_gpu(facts: Facts, gpu: GpuFacts) -> Gpu:
     """The GPU as SGLang will find it: what a server of ours uses there counts as free, what others use doesn't."""
-    kind, total = kind_of(gpu.name), gpu.memory_total_mib or 0
+    kind = kind_of(gpu.name)
+    total = gpu.memory_total_mib or (kind.memory_mib if kind else 0)
     overhead = kind.memory_mib - kind.idle_free_gib * 1024 if kind else CONTEXT_MIB
     totals = [g.memory_total_mib for g in facts.gpus if g.memory_total_mib]
     return Gpu(

@@ -13,7 +13,7 @@ from rackhand.contract.job import EXIT_FILE
 from rackhand.contract.servers import argv_digest
 from rackhand.engines import Launch, engine
 from rackhand.facts import GpuFacts
-from rackhand.inventory import Host, Job, Server, servers_of
+from rackhand.inventory import Host, Job, Server, listed_gpus, servers_of
 from rackhand.secret_files import config_file, secrets_file
 from rackhand.template import render_script
 
@@ -43,9 +43,10 @@ def server_argv(host: Host, server: Server, *, version: str | None = None, known
 
 
 def serve_scripts(host: Host, gpus: Sequence[GpuFacts]) -> Mapping[str, str]:
-    """{home}/serve-gpuN.sh for every server of the host, by path. Raises what servers_of raises."""
+    """{home}/serve-gpuN.sh for every server of the host, by path, also of a GPU that can't be seen now. UsageError
+    when two servers would share a port."""
     scripts = {}
-    for server in servers_of(host, [gpu.index for gpu in gpus]):
+    for server in servers_of(host, {*(gpu.index for gpu in gpus), *listed_gpus(host)}):
         values = serve_values(host, server, server_argv(host, server))
         scripts[script_file(host, server.gpu)] = render_script("serve.sh.j2", values)
     return scripts

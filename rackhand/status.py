@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rackhand.contract.job import OVER, JobState, Progress
@@ -13,14 +13,16 @@ from rackhand.inventory import Host, expand
 from rackhand.plan.servers import render_stray
 from rackhand.tmux import Pane
 
-GpuState = State | Literal["by hand", "empty"]
+GpuState = State | Literal["by hand", "empty", "unreadable"]
 """The words of a watch, of which one look tells running, loading (alive, no answer), draining, stopped and dead; by
-hand: a server runs that isn't rackhand's; empty: nothing was ever started."""
+hand: a server runs that isn't rackhand's; empty: nothing was ever started; unreadable: no server runs there, and
+nvidia-smi can't read the GPU or doesn't show it."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuStatus:
-    """One GPU; None is unknown. `wish` is control.json's."""
+    """One GPU; None is unknown. `wish` is control.json's, `fault` what nvidia-smi says of a GPU that it can't read,
+    `unread` what it says instead of the memory of one that it can."""
 
     gpu: int
     state: GpuState
@@ -33,12 +35,18 @@ class GpuStatus:
     port: int | None = None
     wish: str | None = None
     exit_status: int | None = None
+    fault: str = ""
+    unread: str = ""
 
     def __str__(self) -> str:
         parts = [self.state if self.exit_status is None else f"{self.state} (exit {self.exit_status})"]
         if self.running is not None:
             cap = "?" if self.max_running is None else self.max_running
             parts = [f"{self.state} {self.running}/{cap}", f"queue {self.queued}"]
+        if self.fault:
+            parts.append(f"nvidia-smi: {self.fault}")
+        elif self.unread:
+            parts.append(f"memory unknown ({self.unread})")
         if self.memory_used_mib is not None:
             total = "?" if self.memory_total_mib is None else f"{self.memory_total_mib / 1024:.1f}"
             parts.append(f"{self.memory_used_mib / 1024:.1f}/{total} GiB")
@@ -55,8 +63,16 @@ def gpu_statuses(host: Host, facts: Facts) -> tuple[GpuStatus, ...]:
     seen = {gpu.index: gpu for gpu in facts.gpus}
     wanted = {server.gpu for server in expand(host, seen)}
     return tuple(
-        _status(gpu, seen.get(gpu), own.get(gpu), state.strays, state.wishes) for gpu in sorted({*seen, *own, *wanted})
+        _seen_by_smi(_status(gpu, seen.get(gpu), own.get(gpu), state.strays, state.wishes), seen.get(gpu), facts)
+        for gpu in sorted({*seen, *own, *wanted})
     )
+
+
+def _seen_by_smi(status: GpuStatus, gpu: GpuFacts | None, facts: Facts) -> GpuStatus:
+    """With what can't be read. A GPU that nobody can see is not called empty."""
+    fault = gpu.fault if gpu else "it doesn't show this GPU" if facts.gpus else facts.gpus_problem
+    state = "unreadable" if fault and status.state == "empty" else status.state
+    return replace(status, state=state, fault=fault, unread=gpu.unread if gpu and not fault else "")
 
 
 def job_word(state: JobState, pane: Pane | None) -> str:

@@ -170,6 +170,8 @@ def _end(started: _Started | None) -> CommandState:
         file.seek(0)
         texts.append(file.read(1 << 20).decode(errors="replace"))
         file.close()
+    if status is None:
+        texts[1] += f"\nno answer in {COMMAND_LIMIT_S:.0f} s"
     return CommandState(status, *texts)
 
 

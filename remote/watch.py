@@ -117,6 +117,7 @@ class Watcher:
             skipped_bytes=sum(gpu.skipped_bytes for gpu in self._gpus),
             watcher=self._self_sample(),
             host=self._host.sample(),
+            nvidia_smi=self._smi.says(),
         )
 
     def past(self, since: float) -> Iterator[dict[str, Any] | None]:

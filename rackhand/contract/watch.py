@@ -76,7 +76,8 @@ class GpuSample:
     `slots` is the size of the state pool; `graph` whether the last decode line ran from a captured graph; `still_s`
     how long ago a batch line of either kind came or the counter moved; `pid` the recorded server process while it
     lives, `flags` those of its command line that decide capacity and speed; `lines` its last batch lines; `kv_tokens`
-    the tokens in its KV pool; `prefill_share` how much of its time goes into prefill; `decoded_tokens` its counter."""
+    the tokens in its KV pool; `prefill_share` how much of its time goes into prefill; `decoded_tokens` its counter; `fault` what
+    nvidia-smi says of a GPU out of order, of which nothing else can be read."""
 
     gpu: int
     state: State = "unknown"
@@ -108,6 +109,7 @@ class GpuSample:
     kv_tokens: int | None = None
     prefill_share: float | None = None
     decoded_tokens: float | None = None
+    fault: str = ""
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,8 @@ class Sample:
     time, `skipped_bytes` log bytes that were jumped over; both since the watch began.
 
     `rebuilt`: of the past, from the servers' logs alone. What they don't say is None, `seq` is -1; a server that they
-    say nothing of at that moment is `unknown`."""
+    say nothing of at that moment is `unknown`. `nvidia_smi` is what that program says beside the rows of GPUs, such as
+    which one it can't read; "" when all is well."""
 
     time: float
     seq: int = 0
@@ -163,3 +166,4 @@ class Sample:
     host: HostSample = field(default_factory=HostSample)
     rebuilt: bool = False
     event: str = "sample"
+    nvidia_smi: str = ""

@@ -72,9 +72,9 @@ def plan_restart(
 
 
 def plan_stop_servers(host: Host, facts: Facts, gpus: Sequence[int] | None = None) -> ServeGpus:
-    """Stop every server of ours, or those on `gpus`, also where nvidia-smi shows their GPU no more. `orders` is empty
+    """Stop every server of ours, or those on `gpus`, also where nvidia-smi can't read their GPU. `orders` is empty
     when none lives."""
-    uuids = {gpu.index: gpu.uuid for gpu in facts.gpus}
+    uuids = {gpu.index: gpu.uuid for gpu in facts.gpus if not gpu.fault}
     orders = tuple(
         ServerOrder(
             gpu=own.record.gpu,

@@ -87,6 +87,7 @@ def lines_of(sample: Sample, course: Course, losses: Losses, baselines: Sequence
     facts += [share_words(rate, baseline) for baseline in baselines if rate is not None]
     lines += ["; ".join(facts)] if facts else []
     lines += [f"GPU {gpu.gpu}: {gpu.trouble} in the log" for gpu in sample.gpus if gpu.trouble]
+    lines += smi_lines(sample)
     slowed = {name for gpu in sample.gpus for name in gpu.throttle} - {"power_cap"}
     counts = (
         (sample.unread, "log lines unread"),
@@ -97,6 +98,12 @@ def lines_of(sample: Sample, course: Course, losses: Losses, baselines: Sequence
     lines += [", ".join(f"{count:,} {what}" for count, what in counts if count)] if any(n for n, _ in counts) else []
     lines += [f"slowed down: {', '.join(sorted(slowed))}"] if slowed else []
     return lines
+
+
+def smi_lines(sample: Sample) -> list[str]:
+    """What can't be read of the GPUs, and why."""
+    lines = [f"GPU {gpu.gpu}: can't be read, nvidia-smi says: {gpu.fault}" for gpu in sample.gpus if gpu.fault]
+    return [*lines, f"nvidia-smi: {sample.nvidia_smi}"] if sample.nvidia_smi else lines
 
 
 def _verdict(samples: Sequence[Sample]) -> list[str]:

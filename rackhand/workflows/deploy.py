@@ -16,6 +16,7 @@ from rackhand.facts import Facts
 from rackhand.inventory import Fleet, Host, Job, ProxmoxLxc, servers_of
 from rackhand.observe import observe, observe_flags
 from rackhand.plan.deploy import LocalUpload, SendFiles, StartContainer, diff_of, needs_upload, plan_deploy
+from rackhand.plan.gpus import check_listed, gpus_words, known_gpus
 from rackhand.plan.servers import check_flags
 from rackhand.report import Report
 from rackhand.secret_files import secret_refs
@@ -85,7 +86,8 @@ def _deploy_host(task: Task, jobs: Sequence[Job], choice: Choice) -> None:
         return observe(task.transport, host, files=own_paths(host), texts=texts, uploads=_asked(uploads))
 
     facts = _look_or_start(task, choice, lambda: look(texts=choice.dry_run))
-    files = render_bundle(host, facts.gpus, sources)
+    check_listed(host, facts)
+    files = render_bundle(host, known_gpus(host, facts), sources)
     actions = plan_deploy(host, facts, files, _hashed(uploads, facts))
     if actions:
         _check_servers(task, facts)
@@ -173,6 +175,9 @@ def _known_secrets(host: Host) -> list[Secret]:
 def _found(facts: Facts) -> dict[str, str]:
     found = {"CUDA_HOME": facts.environment.cuda_home or "not set"}
     found["library paths"] = str(facts.environment.library_paths)
-    found["GPUs"] = f"{len(facts.gpus)} x {facts.gpus[0].name}" if facts.gpus else facts.gpus_problem
+    sound = [gpu for gpu in facts.gpus if not gpu.fault]
+    faults = [f"GPU {gpu.index}: {gpu.fault}" for gpu in facts.gpus if gpu.fault]
+    words = [f"{len(sound)} x {sound[0].name}"] if sound else []
+    found["GPUs"] = "; ".join(word for word in (*words, *faults, gpus_words(facts)) if word)
     found["python"] = facts.interpreter.python
     return found

@@ -16,6 +16,7 @@ from rackhand.follow import follow_samples
 from rackhand.inventory import Fleet, Host
 from rackhand.render.screen import Screen
 from rackhand.render.verdicts import diagnosis_lines
+from rackhand.render.watch_table import smi_lines
 from rackhand.report import Report
 from rackhand.workflows import fleet as hosts_at_work
 from rackhand.workflows.fleet import Roads, Say, Task
@@ -59,7 +60,7 @@ def told(screen: Screen) -> Tell:
         gpus = len(sample.gpus)
         runs = any(gpu.state not in ("unknown", "stopped") for gpu in sample.gpus)
         said = diagnosis_lines(found, gpus=gpus) if runs or found.verdicts else [NO_SERVER]
-        lines = [f"{host.where}: {line}" for line in said]
+        lines = [f"{host.where}: {line}" for line in (*said, *smi_lines(sample))]
         screen.lines("diagnosis", {"where": host.where, **to_json(found), "gpus": gpus}, lines)
 
     return tell

@@ -11,6 +11,7 @@ from rackhand.errors import PreconditionError, UsageError
 from rackhand.facts import Facts
 from rackhand.inventory import Fleet, Host, Job, Server, servers_of
 from rackhand.place import COMMAND
+from rackhand.plan.gpus import possible_gpus
 from rackhand.plan.job import check_session, choose_output, job_states, plan_resume, plan_stop, render_progress
 from rackhand.plan.servers import plan_stop_servers
 from rackhand.report import Report
@@ -119,9 +120,11 @@ def _is_running(task: Task, job: Job, states: Sequence[JobState], wish: Resume) 
 
 
 def _servers(host: Host, facts: Facts) -> tuple[Server, ...]:
-    if not facts.gpus:
+    """Also of a GPU that can't be seen now: the generator asks those that answer, and waits for the others."""
+    possible = possible_gpus(host, facts)
+    if not possible:
         raise PreconditionError(facts.gpus_problem, where=host.where, hint="look at the driver")
-    return servers_of(host, [gpu.index for gpu in facts.gpus])
+    return servers_of(host, possible)
 
 
 def _stop(task: Task, jobs: Sequence[Job], wish: Stop, choice: Choice) -> None:

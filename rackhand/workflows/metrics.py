@@ -12,6 +12,7 @@ from rackhand.contract.watch import LONGEST_PAST_S, Sample, WatchedJob, WatchedS
 from rackhand.errors import UsageError
 from rackhand.follow import follow_samples
 from rackhand.inventory import Fleet, Host, Job, expand
+from rackhand.plan.gpus import is_open_ended
 from rackhand.plan.job import job_outputs
 from rackhand.render.words import duration
 from rackhand.report import Report
@@ -85,7 +86,6 @@ class WatchRoads(Roads):
 
 def plan_watch(host: Host, jobs: Sequence[Job], *, once: bool, interval_s: float) -> WatchRequest:
     """What is to be watched on `host`."""
-    open_ended = host.gpus is None and any(spec.gpus is None for spec in host.servers)
     return WatchRequest(
         home=host.home,
         servers=tuple(
@@ -95,7 +95,7 @@ def plan_watch(host: Host, jobs: Sequence[Job], *, once: bool, interval_s: float
         jobs=tuple(_watched(job) for job in jobs),
         interval_s=interval_s,
         once=once,
-        seen_only=open_ended,
+        seen_only=is_open_ended(host),
     )
 
 

@@ -13,9 +13,10 @@ from rackhand.arguments import NO_VALUES, FlagValue
 from rackhand.bundle import own_paths, render_bundle
 from rackhand.errors import PreconditionError, RemoteError, TransportError
 from rackhand.facts import PANES, Facts
-from rackhand.inventory import Fleet, Host, Job, Server, servers_of
+from rackhand.inventory import Fleet, Host, Job, Server
 from rackhand.observe import observe, observe_flags
 from rackhand.plan.deploy import plan_deploy
+from rackhand.plan.gpus import gpus_words, known_gpus, unread_lines, usable_servers
 from rackhand.plan.job import job_outputs, job_states, render_progress
 from rackhand.plan.servers import ServeGpus, plan_restart, render_stray, strays_in_the_way
 from rackhand.report import Report
@@ -87,7 +88,7 @@ def look(transport: Transport, host: Host, jobs: Sequence[Job]) -> Facts:
 
 def check_deployed(host: Host, facts: Facts) -> None:
     """PreconditionError when deploy would still have something to do; uploads are not looked at."""
-    if plan_deploy(host, facts, render_bundle(host, facts.gpus, read_sources(host))):
+    if plan_deploy(host, facts, render_bundle(host, known_gpus(host, facts), read_sources(host))):
         what = (
             "the inventory or rackhand changed since the last deploy"
             if facts.manifest
@@ -114,8 +115,8 @@ def add_status(task: Task, jobs: Sequence[Job], facts: Facts) -> None:
         for state in others:
             if state.pid is not None or (state.job is not None and state.output not in outputs):
                 task.facts[f"job {job.name} in {state.output}"] = f"{job_word(state, None)}, {render_progress(state)}"
-    if not facts.gpus:
-        task.facts["GPUs"] = facts.gpus_problem
+    if words := gpus_words(facts):
+        task.facts["GPUs"] = words
 
 
 def _restart_host(task: Task, fleet: Fleet, restart: Restart, choice: Choice) -> None:
@@ -130,6 +131,8 @@ def _restart_host(task: Task, fleet: Fleet, restart: Restart, choice: Choice) ->
     versions = {python: found.version for python, found in flags.items()}
     if restart.overrides:
         check_possible(task, facts, servers, versions, adopt=restart.adopt)
+    for line in unread_lines(facts, servers):
+        task.say(line)
     if choice.dry_run:
         for line in action.lines:
             task.add(line, "planned")
@@ -162,10 +165,7 @@ def serve(task: Task, action: ServeGpus, secrets: Mapping[str, str]) -> None:
 
 
 def _wanted(host: Host, facts: Facts, restart: Restart) -> tuple[Server, ...]:
-    if not facts.gpus:
-        raise PreconditionError(facts.gpus_problem, where=host.where, hint="look at the driver")
-    seen = [gpu.index for gpu in facts.gpus]
-    servers = servers_of(host, seen, gpus=restart.gpus, overrides=restart.overrides)
+    servers = usable_servers(host, facts, gpus=restart.gpus, overrides=restart.overrides)
     if not servers:
         raise PreconditionError("no server in the inventory", where=host.where, hint=f"add hosts.{host.name}.servers")
     if restart.timeout_s is None:

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from rackhand.contract.gpus import fault_in, mib, query_argv, split_rows, word
 from rackhand.contract.servers import MEMORY_TOLERANCE_MIB
 from remote import processes
 from remote.serving.journal import read_json, replace_json
@@ -18,15 +19,19 @@ from remote.serving.journal import read_json, replace_json
 UNKNOWN_IDLE_MIB = 600
 """Assumed idle use of a GPU that was first seen while a server ran on it and no process list accounts for that."""
 
-_GPUS = ("nvidia-smi", "--query-gpu=index,uuid,memory.used", "--format=csv,noheader,nounits")
+_GPUS = query_argv(("index", "uuid", "memory.used"))
 _APPS = ("nvidia-smi", "--query-compute-apps=gpu_uuid,pid,used_memory", "--format=csv,noheader,nounits")
 
 
 @dataclass(frozen=True)
 class Gpu:
+    """`used_mib` is None where it can't be read; `unread` stands there. `is_faulty`: the GPU is out of order."""
+
     index: int
     uuid: str
-    used_mib: int
+    used_mib: int | None
+    unread: str = ""
+    is_faulty: bool = False
 
 
 @dataclass(frozen=True)
@@ -37,8 +42,14 @@ class App:
 
 
 def parse_gpus(text: str) -> tuple[Gpu, ...]:
-    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
-    return tuple(Gpu(int(r[0]), r[1], int(r[2])) for r in rows if len(r) == 3 and r[0].isdigit() and r[2].isdigit())
+    """Those that have a UUID."""
+    rows = [row for row in split_rows(text)[0] if len(row) >= 3 and row[1].startswith("GPU-")]
+    return tuple(_gpu(index, uuid, used, *rest) for index, uuid, used, *rest in rows)
+
+
+def _gpu(index: str, uuid: str, used: str, *rest: str) -> Gpu:
+    known, fault = mib(used), fault_in((used, *rest))
+    return Gpu(int(index), uuid, known, "" if known is not None else word(used) or "nothing", is_faulty=bool(fault))
 
 
 def parse_apps(text: str) -> tuple[App, ...]:
@@ -84,6 +95,8 @@ class Baselines:
         for gpu in observe_gpus():
             if gpu.uuid in known:
                 continue
+            if gpu.used_mib is None:
+                continue
             apps = observe_apps() if apps is None else apps
             accounted = sum(app.used_mib for app in apps if app.uuid == gpu.uuid)
             idle = idle_mib(gpu.used_mib, accounted, has_server=gpu.uuid in busy)
@@ -96,13 +109,13 @@ class Sampler:
 
     def __init__(self, period_s: float = 0.5) -> None:
         self._period_s, self._lock = period_s, threading.Lock()
-        self._at, self._seen = float("-inf"), dict[str, int]()
+        self._at, self._seen = float("-inf"), dict[str, Gpu]()
 
-    def used_mib(self, uuid: str) -> int | None:
-        """None when nvidia-smi does not name this GPU."""
+    def gpu(self, uuid: str) -> Gpu | None:
+        """None when nvidia-smi does not name this GPU, or nothing at all."""
         with self._lock:
             if time.monotonic() >= self._at + self._period_s:
-                self._seen = {gpu.uuid: gpu.used_mib for gpu in observe_gpus()}
+                self._seen = {gpu.uuid: gpu for gpu in observe_gpus()}
                 self._at = time.monotonic()
             return self._seen.get(uuid)
 
@@ -123,8 +136,11 @@ def name_holders(uuid: str, leftovers: tuple[str, ...]) -> str:
 
 
 def _run(argv: tuple[str, ...]) -> str:
+    """Its rows, also those before it fails or hangs at another GPU."""
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        out = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=False).stdout
+    except subprocess.TimeoutExpired as late:
+        out = late.stdout or b""
+    except OSError:
         return ""
-    return done.stdout if done.returncode == 0 else ""
+    return out.decode(errors="replace")

@@ -133,18 +133,24 @@ class Turn:
 
     def _await_memory(self) -> None:
         order, baseline = self._order, self._shop.baselines.read().get(self._order.uuid)
-        used = self._shop.sampler.used_mib(order.uuid)
-        if used is None:
-            raise OrderError(f"nvidia-smi shows no GPU {order.uuid}")
-        if not is_back(used, baseline):
-            self._say("memory", f"{used} MiB in use, waiting for {baseline or 0} MiB")
+        gpu = self._shop.sampler.gpu(order.uuid)
+        if gpu is not None and gpu.used_mib is None and not gpu.is_faulty:
+            self._say("memory", f"not checked: nvidia-smi says {gpu.unread} instead of it")
+            return
+        used = gpu.used_mib if gpu else None
+        if used is None or not is_back(used, baseline):
+            self._say("memory", f"{'?' if used is None else used} MiB in use, waiting for {baseline or 0} MiB")
 
         def back() -> bool:
-            now = self._shop.sampler.used_mib(order.uuid)
+            now = self._used_mib()
             return now is not None and is_back(now, baseline)
 
         if not self._await(back, order.memory_timeout_s):
-            used = self._shop.sampler.used_mib(order.uuid)
+            used = self._used_mib()
+            if used is None:
+                gpu = self._shop.sampler.gpu(order.uuid)
+                why = f"says {gpu.unread} of it" if gpu else "shows no such GPU"
+                raise OrderError(f"the memory of {order.uuid} can't be read: nvidia-smi {why}; look at the driver")
             leftovers = tuple(
                 f"pid {s.process.pid} ({s.command[:60]})"
                 for s in find_strays(self._shop.kind, set())
@@ -155,9 +161,13 @@ class Turn:
                 f"memory did not come back in {order.memory_timeout_s:.0f} s: {used} MiB in use, idle baseline "
                 f"{idle}; {name_holders(order.uuid, leftovers)}"
             )
-        used = self._shop.sampler.used_mib(order.uuid)
+        used = self._used_mib()
         if used is not None:
             self._shop.baselines.learn(order.uuid, used)
+
+    def _used_mib(self) -> int | None:
+        gpu = self._shop.sampler.gpu(self._order.uuid)
+        return gpu.used_mib if gpu else None
 
     def _start(self, start: Start) -> ServerResult:
         for key, port in (("port", start.port), ("nccl_port", start.nccl_port)):

@@ -8,6 +8,8 @@ import threading
 import time
 from dataclasses import dataclass
 
+from rackhand.contract.gpus import fault_in, number, query_argv, split_rows
+
 FIELDS: tuple[str, ...] = (
     "index", "memory.used", "memory.total", "utilization.gpu", "power.draw", "temperature.gpu",
     "clocks_throttle_reasons.active",
@@ -21,13 +23,14 @@ REASONS = {
 }
 """Bits of clocks_throttle_reasons.active that slow a GPU down; the others tell of idleness and settings."""
 RETRY_S = 15.0
+LINES = 4
 SILENT_S = 30.0
 """Beyond ten rounds: one that hangs with its driver is ended, a new one may answer."""
 
 
 @dataclass(frozen=True)
 class GpuReading:
-    """None where nvidia-smi says [N/A] or [Not Supported]."""
+    """None where nvidia-smi says [N/A] or another word; `fault` is one that tells of a GPU out of order."""
 
     memory_used_mib: int | None = None
     memory_total_mib: int | None = None
@@ -35,6 +38,7 @@ class GpuReading:
     power_w: float | None = None
     temperature_c: float | None = None
     throttle: tuple[str, ...] = ()
+    fault: str = ""
 
 
 class NvidiaSmi:
@@ -47,6 +51,7 @@ class NvidiaSmi:
         self._latest: dict[int, tuple[float, GpuReading]] = {}
         self._process: subprocess.Popen[str] | None = None
         self._heard_at = 0.0
+        self._lines: dict[str, float] = {}
         self.heard = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="nvidia-smi")
 
@@ -58,6 +63,14 @@ class NvidiaSmi:
         self._end_silent()
         at, reading = self._latest.get(gpu, (0.0, GpuReading()))
         return reading if time.monotonic() - at < 5 * self._every_s + 2 else GpuReading()
+
+    def says(self) -> str:
+        """What it has said of late that is no GPU's row, or that it says nothing; "" when all is well."""
+        now = time.monotonic()
+        told = [line for line, at in tuple(self._lines.items()) if now - at < 2 * RETRY_S + 5 * self._every_s]
+        if not told and self.heard.is_set() and now - self._heard_at > 5 * self._every_s + 2 + RETRY_S:
+            return "no answer"
+        return "; ".join(told)
 
     def known(self) -> set[int]:
         """The GPUs that it has spoken of."""
@@ -82,22 +95,24 @@ class NvidiaSmi:
                 self._fields = FIELDS[:-1]
                 continue
             self.heard.set()
-            self._stop.wait(RETRY_S)
+            # one that ends after good rows has met a GPU that it can't read: the good ones are asked again soon
+            self._stop.wait(self._every_s if lines > 0 else RETRY_S)
 
     def _follow(self) -> int:
         """Read one process to its end; the count of lines that were understood."""
-        argv = [self._program, f"--query-gpu={','.join(self._fields)}", "--format=csv,noheader,nounits"]
+        argv = [self._program, *query_argv(self._fields)[1:]]
         count = 0
         try:
             process = subprocess.Popen(
                 [*argv, "-l", str(self._every_s)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
+                stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
             )
-        except OSError:
+        except OSError as error:
+            self._tell(f"{self._program}: {error.strerror}")
             return -1
         self._heard_at, self._process = time.monotonic(), process
         with process:
@@ -106,7 +121,9 @@ class NvidiaSmi:
             for line in process.stdout or ():
                 self._heard_at = time.monotonic()
                 read = parse_row(line)
-                if read is not None:
+                if read is None:
+                    self._tell(line.strip())
+                else:
                     self._latest[read[0]] = (time.monotonic(), read[1])
                     count += 1
                     self.heard.set()
@@ -115,38 +132,42 @@ class NvidiaSmi:
         self._process = None
         return count
 
+    def _tell(self, line: str) -> None:
+        if line and not line.startswith(("index,", "Field ")):
+            self._lines[line] = time.monotonic()
+        while len(self._lines) > LINES:
+            self._lines.pop(next(iter(self._lines)))
+
 
 def observe_indices(program: str = "nvidia-smi") -> frozenset[int]:
     """The indices of the GPUs there are; empty when nvidia-smi can't tell within 20 s."""
     argv = [program, "--query-gpu=index", "--format=csv,noheader"]
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.SubprocessError):
+        out = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=20).stdout
+    except subprocess.TimeoutExpired as late:
+        out = late.stdout or b""
+    except OSError:
         return frozenset()
-    return frozenset(int(word) for word in done.stdout.split() if word.isdigit())
+    return frozenset(int(line) for line in out.split(b"\n") if line.strip().isdigit())
 
 
 def parse_row(line: str) -> tuple[int, GpuReading] | None:
-    """GPU index and reading from one CSV row of FIELDS, the last of which may be missing."""
-    words = [word.strip() for word in line.split(",")]
-    if len(words) not in (len(FIELDS), len(FIELDS) - 1) or not words[0].isdigit():
+    """GPU index and reading from one CSV row of FIELDS, the last of which may be missing, and others may follow."""
+    rows, _ = split_rows(line)
+    if not rows or len(rows[0]) < len(FIELDS) - 1:
         return None
-    used, total = _number(words[1]), _number(words[2])
+    words = rows[0]
+    fault, used, total = fault_in(words[1:]), number(words[1]), number(words[2])
+    if fault:  # a GPU that has to be reset says 0 MiB and 0 %
+        return int(words[0]), GpuReading(fault=fault)
     return int(words[0]), GpuReading(
         memory_used_mib=None if used is None else int(used),
         memory_total_mib=None if total is None else int(total),
-        util_pct=_number(words[3]),
-        power_w=_number(words[4]),
-        temperature_c=_number(words[5]),
-        throttle=_throttle(words[6]) if len(words) == len(FIELDS) else (),
+        util_pct=number(words[3]),
+        power_w=number(words[4]),
+        temperature_c=number(words[5]),
+        throttle=_throttle(words[6]) if len(words) >= len(FIELDS) else (),
     )
-
-
-def _number(word: str) -> float | None:
-    try:
-        return float(word)
-    except ValueError:
-        return None
 
 
 def _throttle(word: str) -> tuple[str, ...]:
