@@ -21,6 +21,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from lab import container, pve
 from lab.api_tasks import NoTask, Task, Tasks
+from lab.api_values import ApiError, check_values, unfit
 from lab.place import API_PORT, NO_ACL_TOKEN_ID, NODE, TOKEN_ID, LabOptions, Place, read_place
 from lab.pve import PveError
 
@@ -28,17 +29,6 @@ GIB = 1 << 30
 UNAUTHORIZED_S = 3.0
 """Every 401 comes so late."""
 PRIVILEGES = {"GET": "VM.Audit", "POST": "VM.PowerMgmt"}
-
-
-KINDS = {"string": r"[^\n]*", "integer": r"[+-]?\d+", "boolean": r"[01]|(?i:on|off|yes|no|true|false)"}
-
-
-class ApiError(Exception):
-    """An answer that isn't 200; `reason` becomes the reason phrase."""
-
-    def __init__(self, status: int, reason: str, errors: dict[str, str] | None = None) -> None:
-        super().__init__(reason)
-        self.status, self.reason, self.errors = status, reason, errors
 
 
 class Request(NamedTuple):
@@ -67,7 +57,7 @@ def _nodes(_: Request) -> Any:
 def _resources(request: Request) -> Any:
     kind = request.values.get("type", "")
     if kind not in ("", "vm", "node", "storage", "sdn"):
-        raise _unfit({"type": f"value '{kind}' does not have a value in the enumeration 'vm, storage, node, sdn'"})
+        raise unfit({"type": f"value '{kind}' does not have a value in the enumeration 'vm, storage, node, sdn'"})
     nodes = [{"id": f"node/{NODE}", "type": "node", "node": NODE, "status": "online"}]
     guests = [
         {"id": f"lxc/{vmid}", "type": "lxc", "node": NODE, "template": 0, **_guest(request.place, vmid)}
@@ -165,7 +155,7 @@ def _task(request: Request) -> Task:
     try:
         return request.tasks.get(request.words[1])
     except NoTask as error:
-        raise _unfit({"upid": str(error)}) from None
+        raise unfit({"upid": str(error)}) from None
 
 
 GUEST = r"/nodes/([^/]+)/lxc/([^/]+)"
@@ -256,7 +246,7 @@ class Handler(BaseHTTPRequestHandler):
             words = tuple(unquote(word) for word in match.groups())
             values = {name: found[-1] for name, found in parse_qs(body or url.query, keep_blank_values=True).items()}
             _check_node(words)
-            _check_values(words[1] if pattern.startswith(GUEST) else None, values, parameters)
+            check_values(words[1] if pattern.startswith(GUEST) else None, values, parameters)
             _check_privilege(user, method, words, pattern)
             return route(Request(self.server.place, self.server.lab, self.server.tasks, words, values, user))
         raise ApiError(501, f"Method '{self.command} {path}' not implemented")
@@ -287,22 +277,6 @@ class Handler(BaseHTTPRequestHandler):
 def _check_node(words: tuple[str, ...]) -> None:
     if words and words[0] != NODE:
         raise ApiError(500, f"hostname lookup '{words[0]}' failed - failed to get address info for: {words[0]}")
-
-
-def _check_values(vmid: str | None, values: dict[str, str], parameters: dict[str, str]) -> None:
-    errors = {"vmid": pve.vmid_fault(vmid)} if vmid is not None and pve.vmid_fault(vmid) else {}
-    for name, value in values.items():
-        kind = parameters.get(name)
-        if kind is None:
-            errors[name] = "property is not defined in schema and the schema does not allow additional properties"
-        elif not re.fullmatch(KINDS[kind], value, re.ASCII):
-            errors[name] = f"type check ('{kind}') failed - got '{value}'"
-    if errors:
-        raise _unfit(errors)
-
-
-def _unfit(errors: dict[str, str]) -> ApiError:
-    return ApiError(400, "Parameter verification failed.", errors)
 
 
 def _check_privilege(user: str, method: str, words: tuple[str, ...], pattern: str) -> None:

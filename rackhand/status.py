@@ -70,7 +70,7 @@ def gpu_statuses(host: Host, facts: Facts) -> tuple[GpuStatus, ...]:
 
 def _seen_by_smi(status: GpuStatus, gpu: GpuFacts | None, facts: Facts) -> GpuStatus:
     """With what can't be read. A GPU that nobody can see is not called empty."""
-    fault = gpu.fault if gpu else "it doesn't show this GPU" if facts.gpus else facts.gpus_problem
+    fault = gpu.fault if gpu else "it doesn't show this GPU" if facts.gpus else "it shows no GPU"
     state = "unreadable" if fault and status.state == "empty" else status.state
     return replace(status, state=state, fault=fault, unread=gpu.unread if gpu and not fault else "")
 

@@ -9,7 +9,6 @@ import yaml
 
 from rackhand.bundle import ManagedFile, manifest_of, render_bundle
 from rackhand.contract.files import (
-    CommandState,
     Environment,
     FileState,
     Interpreter,
@@ -18,7 +17,7 @@ from rackhand.contract.files import (
     Workspace,
 )
 from rackhand.errors import PreconditionError
-from rackhand.facts import Facts, GpuFacts, parse_gpus, parse_manifest
+from rackhand.facts import Facts, GpuFacts, parse_manifest
 from rackhand.inventory import Env, FileSpec, Host, ProxmoxLxc, ServerSpec, Ssh
 from rackhand.pins import pins_for
 from rackhand.plan.deploy import LocalUpload, SendFiles, diff_of, plan_deploy
@@ -141,25 +140,6 @@ def test_a_users_file_cannot_take_the_place_of_one_of_ours(dest: str) -> None:
     src = Path("/here/x")
     with pytest.raises(PreconditionError, match="is wanted twice"):
         render_bundle(replace(HOST, files=(FileSpec(src, dest),)), [], {src: b""})
-
-
-@pytest.mark.parametrize(
-    ("state", "gpus", "problem"),
-    [
-        (CommandState(0, "0, GPU-a, NVIDIA B200, 183359, 4\n1, GPU-b, NVIDIA B200, [N/A], [N/A]\n", ""), 2, ""),
-        (CommandState(0, "No devices were found\n", ""), 0, "nvidia-smi lists no GPU"),
-        (
-            CommandState(18, "Failed to initialize NVML: Driver/library version mismatch\n", ""),
-            0,
-            "nvidia-smi failed: Failed to initialize NVML: Driver/library version mismatch",
-        ),
-        (CommandState(None, "", ""), 0, "no nvidia-smi in the PATH, or it hangs"),
-    ],
-)
-def test_gpus_are_read_and_their_absence_is_explained(state: CommandState, gpus: int, problem: str) -> None:
-    found, why = parse_gpus(state)
-    assert (len(found), why) == (gpus, problem)
-    assert all(gpu.memory_total_mib in (183359, None) for gpu in found)
 
 
 @pytest.mark.parametrize("text", [None, "", "{}", "[]", '{"files": {"a": 1}}', "{"])

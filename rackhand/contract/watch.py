@@ -76,8 +76,8 @@ class GpuSample:
     `slots` is the size of the state pool; `graph` whether the last decode line ran from a captured graph; `still_s`
     how long ago a batch line of either kind came or the counter moved; `pid` the recorded server process while it
     lives, `flags` those of its command line that decide capacity and speed; `lines` its last batch lines; `kv_tokens`
-    the tokens in its KV pool; `prefill_share` how much of its time goes into prefill; `decoded_tokens` its counter; `fault` what
-    nvidia-smi says of a GPU out of order, of which nothing else can be read."""
+    the tokens in its KV pool; `prefill_share` how much of its time goes into prefill; `decoded_tokens` its counter;
+    `fault` what nvidia-smi says of a GPU out of order, of which it tells nothing else."""
 
     gpu: int
     state: State = "unknown"

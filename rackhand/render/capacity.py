@@ -32,7 +32,7 @@ def show(forecasts: Sequence[Forecast], report: Report | None, *, as_json: bool,
     if as_json:
         sys.stdout.write(json.dumps(forecasts_json(forecasts, report), ensure_ascii=False) + "\n")
     else:
-        failed = report_lines(report, verbose=verbose) if report is not None and report.exit_code else []
+        failed = report_lines(report, verbose=verbose) if report is not None and _tells(report) else []
         blocks = ["\n".join(forecast_lines(found)) for found in forecasts]
         text = "\n\n".join((*blocks, *(["\n".join(failed)] if failed else [])))
         sys.stdout.write(plain(text) + "\n")
@@ -40,10 +40,16 @@ def show(forecasts: Sequence[Forecast], report: Report | None, *, as_json: bool,
 
 
 def forecasts_json(forecasts: Sequence[Forecast], report: Report | None) -> dict[str, Any]:
-    """One forecast's keys at the top; several under `servers`. Hosts that failed under `hosts`."""
-    failed = [row for row in (report.as_json()["hosts"] if report else ()) if row["error"]]
+    """One forecast's keys at the top; several under `servers`. Under `hosts` those that failed or whose GPUs can't all
+    be read."""
+    failed = [row for row in (report.as_json()["hosts"] if report else ()) if row["error"] or row["facts"]]
     found = [forecast.as_json() for forecast in forecasts]
     return (found[0] if len(found) == 1 else {"servers": found}) | ({"hosts": failed} if failed else {})
+
+
+def _tells(report: Report) -> bool:
+    """Whether it holds more than that all went well: an error, or what couldn't be read."""
+    return bool(report.exit_code) or any(row.facts for row in report.rows)
 
 
 def exit_code(forecasts: Sequence[Forecast], report: Report | None) -> int:

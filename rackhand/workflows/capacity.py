@@ -24,6 +24,7 @@ from rackhand.inventory import Fleet, Host, ServerSpec, expand, servers_of
 from rackhand.launch import DEFAULT_LENGTHS, launch_of, lengths_of, plain_flags, seen_gpu
 from rackhand.model_files import ModelFiles, model_files_argv, parse_model_files, shape_of
 from rackhand.observe import observe
+from rackhand.plan.gpus import check_listed, possible_gpus
 from rackhand.report import Report
 from rackhand.workflows import fleet as hosts_at_work
 from rackhand.workflows.fleet import Roads, Say, Task
@@ -123,10 +124,15 @@ def _seen_forecasts(task: Task, outputs: list[str], question: Question) -> list[
     )
     if not facts.gpus:
         raise PreconditionError(facts.gpus_problem, where=host.where, hint="look at the driver, or give --gpu NAME")
-    gpus = {gpu.index: seen_gpu(facts, gpu) for gpu in facts.gpus}
+    check_listed(host, facts)
+    gpus = {gpu.index: seen for gpu in facts.gpus if not gpu.fault and (seen := seen_gpu(facts, gpu)).memory_mib}
+    task.facts.update(_unread(facts, gpus))
+    if not gpus:
+        what = "; ".join(f"{name} {text}" for name, text in task.facts.items())
+        raise PreconditionError(what, where=host.where, hint="look at the driver, or give --gpu NAME")
     groups: dict[tuple[int, str, int], tuple[list[int], Launch]] = {}
-    for server in servers_of(host, list(gpus)):
-        if not _is_named(question.server, host, server.gpu, server.session):
+    for server in servers_of(host, possible_gpus(host, facts)):
+        if server.gpu not in gpus or not _is_named(question.server, host, server.gpu, server.session):
             continue
         gpu = gpus[server.gpu]
         files = question.files or parse_model_files(facts.commands.get(models[server.spec.model]))
@@ -137,6 +143,17 @@ def _seen_forecasts(task: Task, outputs: list[str], question: Question) -> list[
         _foresee(f"{host.where} GPU {_spans(indices)}", launch, question, facts=facts)
         for indices, launch in groups.values()
     ]
+
+
+def _unread(facts: Facts, sized: Mapping[int, Gpu]) -> dict[str, str]:
+    """What stands in the place of a forecast, or below it."""
+    found = {}
+    for gpu in facts.gpus:
+        if gpu.index not in sized:
+            found[f"GPU {gpu.index}"] = f"unknown: nvidia-smi says {gpu.fault or gpu.unread}"
+        elif gpu.unread:
+            found[f"GPU {gpu.index}"] = f"memory unknown ({gpu.unread}), taken as unused"
+    return found | ({"GPUs": "; ".join(facts.gpus_lost)} if facts.gpus_lost else {})
 
 
 def _named_forecasts(host: Host, question: Question) -> list[Forecast]:

@@ -16,7 +16,7 @@ from rackhand.facts import Facts
 from rackhand.inventory import Fleet, Host, Job, ProxmoxLxc, servers_of
 from rackhand.observe import observe, observe_flags
 from rackhand.plan.deploy import LocalUpload, SendFiles, StartContainer, diff_of, needs_upload, plan_deploy
-from rackhand.plan.gpus import check_listed, gpus_words, known_gpus
+from rackhand.plan.gpus import check_listed, gpus_words, known_gpus, possible_gpus
 from rackhand.plan.servers import check_flags
 from rackhand.report import Report
 from rackhand.secret_files import secret_refs
@@ -113,7 +113,7 @@ def _check_servers(task: Task, facts: Facts) -> None:
     """UsageError for flags that the installed engine would refuse. An engine that can't be asked yet is told, and
     stops no deploy: it may come with what is deployed."""
     host = task.host
-    servers = servers_of(host, [gpu.index for gpu in facts.gpus])
+    servers = servers_of(host, possible_gpus(host, facts))
     pythons = tuple(dict.fromkeys(server.spec.python for server in servers))
     if not pythons:
         return

@@ -74,6 +74,8 @@ def _problem(
 ) -> str:
     gpu = next(gpu for gpu in facts.gpus if gpu.index == server.gpu)
     seen = seen_gpu(facts, dataclasses.replace(gpu, memory_used_mib=None) if adopt else gpu)
+    if not seen.memory_mib:
+        return ""
     version = versions.get(server.spec.python) or server.spec.version or ""
     try:
         model = shape_of(server.spec.model, files.get(server.spec.model))

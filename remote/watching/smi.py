@@ -64,6 +64,10 @@ class NvidiaSmi:
         at, reading = self._latest.get(gpu, (0.0, GpuReading()))
         return reading if time.monotonic() - at < 5 * self._every_s + 2 else GpuReading()
 
+    def heard_at(self, gpu: int) -> float:
+        """When it spoke last of this GPU, by the monotonic clock; 0 for never."""
+        return self._latest.get(gpu, (0.0,))[0]
+
     def says(self) -> str:
         """What it has said of late that is no GPU's row, or that it says nothing; "" when all is well."""
         now = time.monotonic()

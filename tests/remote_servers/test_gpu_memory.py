@@ -8,9 +8,15 @@ from remote.serving.gpu_memory import App, Baselines, Gpu, idle_mib, is_back, pa
 
 
 def test_nvidia_smi_rows_are_read_and_others_left_out() -> None:
-    assert parse_gpus("0, GPU-a, 4\n1, GPU-b, 81234\n2, GPU-c, [N/A]\nFailed to initialize NVML\n") == (
+    text = (
+        "0, GPU-a, 4\n1, GPU-b, 81234 MiB\n2, GPU-c, [N/A]\n3, GPU-d, [GPU requires reset]\n4, [Unknown Error], 0\n"
+        "Unable to determine the device handle for GPU0000:41:00.0: Unknown Error\nFailed to initialize NVML\n"
+    )
+    assert parse_gpus(text) == (
         Gpu(0, "GPU-a", 4),
         Gpu(1, "GPU-b", 81234),
+        Gpu(2, "GPU-c", None, "N/A"),
+        Gpu(3, "GPU-d", None, "GPU requires reset", is_faulty=True),
     )
     assert parse_apps("GPU-a, 123, 80000\nGPU-a, [N/A], 1\n\n") == (App("GPU-a", 123, 80000),)
 

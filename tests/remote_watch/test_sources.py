@@ -296,6 +296,14 @@ def test_a_chunked_answer_is_put_together() -> None:
         ),
         ("3, 90112, 97887, [N/A], [Not Supported], 66", GpuReading(90112, 97887, None, None, 66.0)),
         ("3, [N/A], [N/A], N/A, N/A, N/A, [N/A]", GpuReading()),
+        (
+            "3, 90112 MiB, 97887 MiB, 99 %, 587.31 W, 66, 0x4, more",
+            GpuReading(90112, 97887, 99.0, 587.31, 66.0, ("power_cap",)),
+        ),
+        ("3, [Insufficient Permissions], 97887, [N/A], 80, 66", GpuReading(None, 97887, None, 80.0, 66.0)),
+        ("3, 0, 97887, 0, 13, [GPU requires reset], 0x0", GpuReading(fault="GPU requires reset")),
+        ("3, [GPU is lost], [GPU is lost], [GPU is lost], ERR!, [GPU is lost]", GpuReading(fault="GPU is lost")),
+        ("3, 100, 200, [Unknown Error], 13, 30, 0x0", GpuReading(fault="Unknown Error")),
     ],
 )
 def test_a_row_of_nvidia_smi_is_read_and_what_is_not_there_is_unknown(row: str, reading: GpuReading) -> None:
@@ -343,12 +351,32 @@ def test_an_nvidia_smi_that_falls_silent_is_replaced(tmp_path: Path, monkeypatch
     smi.close()
 
 
+def test_one_that_ends_after_good_rows_is_asked_again_soon_and_its_words_are_told(tmp_path: Path) -> None:
+    says = "Unable to determine the device handle for GPU0000:41:00.0: Unknown Error"
+    program = stub(tmp_path / "nvidia-smi", f'echo "0, 100, 200, 50, 99.5, 40, 0x0"; echo "{says}"; exit 15')
+    stop = threading.Event()
+    smi = NvidiaSmi(interval_s=1, stop=stop, program=program)
+    smi.start()
+    until(lambda: smi.reading(0).memory_used_mib == 100 and smi.says() == says)
+    first = smi.heard_at(0)
+    until(lambda: smi.heard_at(0) > first)
+    assert smi.reading(1) == GpuReading()
+    stop.set()
+    smi.close()
+
+
+def test_indices_are_whole_lines_also_of_one_that_fails(tmp_path: Path) -> None:
+    program = stub(tmp_path / "nvidia-smi", "printf '0\\n2\\nGPU 7 is lost\\n[Unknown Error]\\n'; exit 15")
+    assert observe_indices(program) == {0, 2}
+
+
 def test_without_nvidia_smi_everything_is_unknown() -> None:
     stop = threading.Event()
     smi = NvidiaSmi(interval_s=1, stop=stop, program="/nonexistent/nvidia-smi")
     smi.start()
     assert smi.heard.wait(10)
     assert smi.reading(0) == GpuReading()
+    assert smi.says() == "/nonexistent/nvidia-smi: No such file or directory"
     assert observe_indices("/nonexistent/nvidia-smi") == frozenset()
     stop.set()
     smi.close()
