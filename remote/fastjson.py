@@ -18,6 +18,8 @@ MAX_DEPTH = 240
 _DIGITS = bytes(ord("0") if chr(byte) in "123456789" else byte for byte in range(256))
 _LONG = b"0" * 19
 """From here on an integer may have more than 64 bits; orjson makes a float of it."""
+_LONGEST_INT = 4300
+"""Python's own limit, which is a ValueError."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -39,6 +41,10 @@ def _finite(text: str) -> float:
 def _finite_or_none(text: str) -> float | None:
     value = float(text)
     return None if math.isinf(value) else value
+
+
+def _short_or_none(text: str) -> int | None:
+    return int(text) if len(text) <= _LONGEST_INT else None
 
 
 def _none(_: str) -> None:
@@ -126,17 +132,37 @@ loads, dumps = _load()
 """`loads` raises ValueError; `dumps` gives one line without its newline: NaN as null, a lone surrogate as U+FFFD."""
 
 
-def loads_answer(data: bytes) -> Any:
-    """As `loads`, but for a server's answer, which is paid for: NaN, Infinity and 1e999 in it are read as null."""
+def loads_answer(data: bytes) -> tuple[Any, bool]:
+    """As `loads`, but for a server's answer, which is paid for. NaN, Infinity, 1e999 and integers of more than 4,300
+    digits in it are read as null; raw control characters are taken. A lone surrogate and bytes that are no UTF-8
+    become U+FFFD, and the second value tells that."""
     try:
-        return loads(data)
+        return loads(data), False
+    except DeepError:
+        raise
     except ValueError:
-        pass
+        text = data.decode("utf-8-sig", "replace")
     try:
-        value = json.loads(data.decode("utf-8"), parse_constant=_none, parse_float=_finite_or_none)
+        value = _loads_lenient(text)
     except RecursionError:
         raise DeepError("nested too deeply") from None
-    return _checked(value, data)
+    value = _checked(value, data)
+    if "\\u" in text:
+        text = json.dumps(value, ensure_ascii=False)
+        value = _loads_lenient(_SURROGATE.sub("\ufffd", text))
+    return value, _SURROGATE.search(text) is not None or not _is_utf8(data)
+
+
+def _loads_lenient(text: str) -> Any:
+    return json.loads(text, strict=False, parse_constant=_none, parse_float=_finite_or_none, parse_int=_short_or_none)
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def is_json(data: bytes) -> bool:

@@ -191,7 +191,6 @@ async def _run(
 ) -> int:
     from remote.generator.client import HttpClient
 
-    client = HttpClient(api_key=os.environ.get(API_KEY, ""))
     tally = Tally(
         started=time.monotonic(),
         completed_before=len(ledger.done) - ledger.rejected_before,
@@ -202,6 +201,7 @@ async def _run(
     feeding = replace(feeding, quality=options.quality.within(feeding.max_tokens))
     if feeding.quality != options.quality:
         log.say(f"max_tokens is {feeding.max_tokens}: no answer counts as short")
+    client = HttpClient(api_key=os.environ.get(API_KEY, ""), max_answer_bytes=feeding.max_answer_bytes)
     servers = [Server(url, options.concurrency) for url in options.servers]
     queue = Queue()
     committer = Committer(ledger, tally.note_safe)

@@ -57,6 +57,7 @@ QUALITY: Mapping[str, Key] = {
     "retries": Key(whole(0, 100)),
     "limit_share": Key(number(0, 1)),
     "limit_first": Key(whole(0, 10_000_000)),
+    "max_answer_mib": Key(number(1, 4096)),
 }
 
 

@@ -12,14 +12,18 @@ from typing import Any, cast
 import aiohttp
 
 from remote import fastjson
+from remote.generator.body import BodyError, read_body
 from remote.generator.endpoint import Load, parse_loads, parse_server_info
-from remote.generator.reply import Reply, TroubleError, parse_reply
+from remote.generator.reply import Reply, TroubleError, flawed, parse_reply
 
 _KEEPALIVE_S = 4.0
 _CONNECT_S = 10.0
 _ASK_S = 5.0
 _SWEEP_S = 0.2
 _JSON = {"Content-Type": "application/json"}
+_NO_ANSWER = (aiohttp.ClientError, OSError, asyncio.TimeoutError, BodyError)
+_ERROR_BYTES = 64 << 10
+_FACTS_BYTES = 8 << 20
 
 
 class HttpClient:
@@ -28,8 +32,8 @@ class HttpClient:
     Completions' deadlines are looked at five times a second, all at once: a timer a request costs a tenth of it.
     """
 
-    def __init__(self, *, api_key: str = "") -> None:
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    def __init__(self, *, api_key: str = "", max_answer_bytes: int) -> None:
+        headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -37,7 +41,9 @@ class HttpClient:
             trust_env=False,
             read_bufsize=1 << 20,
             headers=headers,
+            auto_decompress=False,
         )
+        self._max_answer_bytes = max_answer_bytes
         self._loop = asyncio.get_running_loop()
         self._deadlines: dict[asyncio.Task[Any], float] = {}
         self._late: set[asyncio.Task[Any]] = set()
@@ -51,7 +57,7 @@ class HttpClient:
         task = cast("asyncio.Task[Any]", asyncio.current_task())
         self._deadlines[task] = self._loop.time() + timeout_s
         try:
-            status, data = await self._post(f"{server}/v1/chat/completions", body)
+            status, data, whole = await self._post(f"{server}/v1/chat/completions", body)
         except asyncio.CancelledError:
             if task not in self._late or _still_cancelled(task):
                 raise
@@ -59,6 +65,8 @@ class HttpClient:
         finally:
             del self._deadlines[task]
             self._late.discard(task)
+        if not whole and status == 200:
+            return flawed(("large", f"answer over {self._max_answer_bytes / (1 << 20):g} MiB"))
         return parse_reply(status, data)
 
     def _sweep(self) -> None:
@@ -69,17 +77,21 @@ class HttpClient:
                 task.cancel()
         self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
 
-    async def _post(self, url: str, body: bytes) -> tuple[int, bytes]:
+    async def _post(self, url: str, body: bytes) -> tuple[int, bytes, bool]:
+        """Status, body, and whether the body is whole."""
         try:
             response = await self._session.post(url, data=body, headers=_JSON, allow_redirects=False)
             # Read to its end or not, it gives its connection back by itself.
-            return response.status, await response.read()
+            limit = self._max_answer_bytes if response.status == 200 else _ERROR_BYTES
+            return (response.status, *await read_body(response, limit))
         except aiohttp.ServerTimeoutError:
             raise TroubleError("connect", f"no connection in {_CONNECT_S:.0f} s") from None
         except aiohttp.ClientConnectorError as error:
             raise TroubleError("connect", str(error.os_error)) from None
         except aiohttp.InvalidURL:
             raise TroubleError("connect", "not a URL") from None
+        except BodyError as error:
+            raise TroubleError("bad_body", str(error)) from None
         except (aiohttp.ClientError, OSError) as error:
             raise TroubleError("cut", str(error) or type(error).__name__) from None
 
@@ -88,23 +100,24 @@ class HttpClient:
             loads = parse_loads(await self._ask(f"{server}/v1/loads"))
             if loads.capacity is None:
                 loads = parse_server_info(await self._ask(f"{server}/server_info"), loads)
-        except (aiohttp.ClientError, OSError, asyncio.TimeoutError):
+        except _NO_ANSWER:
             return None
         return loads
 
     async def observe_health(self, server: str) -> bool:
         """SGLang's /health generates a token, which may take its 20 s and never less than one."""
         try:
-            async with self._session.get(f"{server}/health", timeout=aiohttp.ClientTimeout(total=25.0)) as response:
+            timeout = aiohttp.ClientTimeout(total=25.0)
+            async with self._session.get(f"{server}/health", timeout=timeout, allow_redirects=False) as response:
                 return response.status == 200
-        except (aiohttp.ClientError, OSError, asyncio.TimeoutError):
+        except _NO_ANSWER:
             return False
 
     async def observe_model(self, server: str) -> str | None:
         """The name of the first model served, None when it can't be read."""
         try:
             data = await self._ask(f"{server}/v1/models")
-        except (aiohttp.ClientError, OSError, asyncio.TimeoutError):
+        except _NO_ANSWER:
             return None
         try:
             name = data["data"][0]["id"]
@@ -114,9 +127,10 @@ class HttpClient:
 
     async def _ask(self, url: str) -> Any:
         """Decoded JSON, None when the answer isn't one."""
-        async with self._session.get(url, timeout=aiohttp.ClientTimeout(total=_ASK_S)) as response:
-            data = await response.read()
-            if response.status != 200:
+        timeout = aiohttp.ClientTimeout(total=_ASK_S)
+        async with self._session.get(url, timeout=timeout, allow_redirects=False) as response:
+            data, whole = await read_body(response, _FACTS_BYTES)
+            if response.status != 200 or not whole:
                 return None
         try:
             return fastjson.loads(data)

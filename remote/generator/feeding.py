@@ -13,6 +13,13 @@ from remote.generator.reply import Reply, TroubleError
 from remote.output.ledger import utc_now
 
 _DEFAULT_MAX_TOKENS = 32768
+MAX_ANSWER_BYTES = 64 << 20
+_LEAST_ANSWER_BYTES = 1 << 20
+_BYTES_PER_TOKEN = 1024
+"""A token has 4 bytes, in JSON's escapes some dozens, and at most 128 (a run of blanks)."""
+
+_MORE_PER_TOKEN = ("logprobs", "top_logprobs", "prompt_logprobs", "return_", "echo")
+"""Names of sampling options, or how they begin, that make an answer longer by far than its tokens."""
 
 
 class HopelessError(Exception):
@@ -31,11 +38,26 @@ class Feeding:
 
     @cached_property
     def max_tokens(self) -> int:
+        return self._asked_tokens or _DEFAULT_MAX_TOKENS
+
+    @cached_property
+    def _asked_tokens(self) -> int:
+        """0: the sampling doesn't say."""
         for key in ("max_completion_tokens", "max_tokens"):
             value = self.sampling.get(key)
             if isinstance(value, int) and value > 0:
                 return value
-        return _DEFAULT_MAX_TOKENS
+        return 0
+
+    @cached_property
+    def max_answer_bytes(self) -> int:
+        """Of one answer's JSON, decompressed. What `quality` sets, else from max_tokens, 1 to 64 MiB."""
+        if self.quality.max_answer_mib is not None:
+            return int(self.quality.max_answer_mib * (1 << 20))
+        tokens = self._asked_tokens
+        if not tokens or any(value for name, value in self.sampling.items() if name.startswith(_MORE_PER_TOKEN)):
+            return MAX_ANSWER_BYTES
+        return min(MAX_ANSWER_BYTES, max(_LEAST_ANSWER_BYTES, tokens * _BYTES_PER_TOKEN))
 
     def body(self, item: Item, model: str | None) -> bytes:
         """The request; `model` is what the server calls its own. After a bad answer it has a seed of its own."""

@@ -9,7 +9,7 @@ from remote.generator.committer import Committer, Entry
 from remote.generator.endpoint import Client
 from remote.generator.feeding import Feeding, HopelessError, failure_line, record_line
 from remote.generator.prompt_queue import Item, Queue
-from remote.generator.quality import Fault, Gate
+from remote.generator.quality import MENDED, Fault, Gate
 from remote.generator.reply import Reply, TroubleError
 from remote.generator.server import Flight, Server
 from remote.generator.tally import Tally
@@ -55,6 +55,8 @@ class Judge:
             if fault.rejects:
                 self._note_bad(server, flight, fault, line, now)
                 return
+        if reply.mended:
+            self.log.say_seldom("encoding", f"line {item.prompt.index + 1}: {MENDED} in its answer, which is kept")
         self._note_alive(server)
         item.settled = True
         self.completed += 1

@@ -16,10 +16,13 @@ from remote.generator.repetition import find_run, repetition
 from remote.generator.reply import Reply, texts_of_calls
 from remote.generator.script import SCRIPTS, script_share
 
-Reason = Literal["empty", "thinking", "short", "repetition", "must", "must_not", "script", "length"]
+Reason = Literal[
+    "empty", "thinking", "short", "repetition", "must", "must_not", "script", "length", "shape", "large", "encoding"
+]
 """empty: no text, no tool call. thinking: it never ended, or there was none where some is required. short: fewer
 tokens than min_tokens. repetition: it says the same again and again. must, must_not: a pattern. script: too few letters
-of it. length: cut by max_tokens."""
+of it. length: cut by max_tokens. shape: no chat completion's. large: longer than it may be. encoding: U+FFFD stands for
+what is no character, counted only."""
 
 _ADVICE = {
     "empty": "nothing came: look at the chat template and max_tokens",
@@ -27,10 +30,13 @@ _ADVICE = {
     "short": "if answers are rightly that short, set min_tokens to a smaller number: {{min_tokens: 1}}",
     "repetition": "change the sampling, or, if such answers are right, set max_repetition above {max_repetition:g}",
     "length": "give max_tokens more room, or set reject_length to false",
+    "shape": "ask that server by hand: what it answers is no chat completion",
+    "large": "set max_tokens in the sampling, or allow more with max_answer_mib",
     "must": "change the sampling, or the pattern in must",
     "must_not": "change the sampling, or the pattern in must_not",
     "script": "change the sampling, or set script or script_share below {script_share:g}",
 }
+MENDED = "U+FFFD stands for what is no character"
 _HOW = "options stand in the job's quality in the inventory, or in --quality JSON"
 
 
@@ -49,7 +55,7 @@ class Quality:
     of a `Run` by its weight. Of a completion's letters at least
     `script_share` must be of one of the `script`s, if any.
     `retries`: further tries of a bad answer, each with a new seed. Of the first `limit_first` prompts of a run at most
-    `limit_share` may be rejected, else the job stops."""
+    `limit_share` may be rejected, else the job stops. `max_answer_mib`: an answer's JSON; None: from max_tokens."""
 
     min_tokens: int = 8
     max_repetition: float = 12.0
@@ -62,9 +68,12 @@ class Quality:
     retries: int = 1
     limit_share: float = 0.2
     limit_first: int = 500
+    max_answer_mib: float | None = None
 
     def find_fault(self, reply: Reply) -> Fault | None:
         """The first fault; None for a good completion. One that calls a tool may be short."""
+        if reply.flaw is not None:
+            return Fault(*reply.flaw)
         if reply.empty:
             return Fault("thinking" if reply.reasoning else "empty", _empty_words(reply))
         if self.require_thinking and not (reply.reasoning or "").strip():
@@ -77,7 +86,9 @@ class Quality:
             return Fault("length", what, rejects=self.reject_length)
         if not reply.tool_calls and (tokens := token_count(reply)) < self.min_tokens:
             return Fault("short", f"{tokens} tokens, fewer than {self.min_tokens}")
-        return self._pattern_fault(reply)
+        if fault := self._pattern_fault(reply):
+            return fault
+        return Fault("encoding", MENDED, rejects=False) if reply.mended else None
 
     def _says_again(self, text: str) -> str:
         if (ratio := repetition(text)) > self.max_repetition:
@@ -221,6 +232,7 @@ _READ: dict[str, Callable[[object], Any]] = {
     "retries": _whole,
     "limit_share": _number(0, 1),
     "limit_first": _whole,
+    "max_answer_mib": _number(1, 4096),
 }
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from remote import fastjson
+from remote.generator.choice import Flaw, read_choices
 
 Kind = Literal[
     "connect", "timeout", "cut", "busy", "server_error", "bad_body", "aborted", "refused", "not_found", "prompt"
@@ -40,7 +41,8 @@ class TroubleError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A completion. `reasoning` is what the model thought, split off; `usage` as the server counted it."""
+    """A completion. `reasoning` is what the model thought, split off; `usage` as the server counted it. `flaw`: why it
+    can't be kept. `mended`: U+FFFD stands in it for what is no character."""
 
     completion: str
     reasoning: str | None
@@ -48,6 +50,8 @@ class Reply:
     finish_reason: str | None
     usage: dict[str, Any] | None
     model: str | None
+    flaw: Flaw | None = None
+    mended: bool = False
 
     @property
     def empty(self) -> bool:
@@ -67,43 +71,45 @@ class Reply:
 
     def _count(self, key: str) -> int:
         value = (self.usage or {}).get(key)
-        return value if isinstance(value, int) and 0 <= value < _MOST_TOKENS else 0
+        return value if type(value) is int and 0 <= value < _MOST_TOKENS else 0
 
 
 def parse_reply(status: int, body: bytes) -> Reply:
-    """Raises TroubleError for everything that is no completion."""
+    """Raises TroubleError for everything that isn't an answer. An answer that can't be kept is a Reply with a flaw: it
+    is the model's or the prompt's doing, and no other server's answer need be better."""
     if status != 200:
         raise _trouble(status, body)
     try:
-        data = fastjson.loads_answer(body)
+        data, mended = fastjson.loads_answer(body)
+    except fastjson.DeepError:
+        return flawed(("shape", "an answer nested too deeply"))
     except ValueError:
         raise TroubleError("bad_body", f"a 200 that isn't JSON: {_excerpt(body)}") from None
     if not isinstance(data, dict) or data.get("object") == "error" or data.get("error"):
         raise TroubleError("bad_body", f"a 200 with an error: {_message(data) or _excerpt(body)}")
-    try:
-        choice = data["choices"][0]
-        message = choice["message"]
-        content = message.get("content")
-        thought = message.get("reasoning_content") or message.get("reasoning")
-        finish = choice.get("finish_reason")
-        calls = message.get("tool_calls") or None
-    except (KeyError, IndexError, TypeError, AttributeError):
-        raise TroubleError("bad_body", f"a 200 without choices: {_excerpt(body)}") from None
-    texts = (content, thought, finish)
-    if not all(isinstance(text, str | None) for text in texts) or not isinstance(calls, list | None):
-        raise TroubleError("bad_body", f"a 200 with a message of another shape: {_excerpt(body)}")
-    if finish == "abort":
-        raise TroubleError("aborted", f"finish_reason abort: {_message(choice) or 'the server gave no reason'}")
-    completion, reasoning = (content or "", thought) if thought else split_thinking(content or "")
-    usage = data.get("usage")
+    if not isinstance(data.get("choices"), list):
+        raise TroubleError("bad_body", f"a 200 without choices: {_excerpt(body)}")
+    choice = read_choices(data["choices"])
+    if choice.finish_reason == "abort":
+        why = _message(data["choices"][0]) or _message(data["choices"][0]["finish_reason"])
+        raise TroubleError("aborted", f"finish_reason abort: {why or 'the server gave no reason'}")
+    completion, reasoning = (choice.text, choice.thought) if choice.thought else split_thinking(choice.text)
+    usage, model = data.get("usage"), data.get("model")
     return Reply(
         completion=completion,
         reasoning=reasoning,
-        tool_calls=calls,
-        finish_reason=finish,
+        tool_calls=choice.tool_calls,
+        finish_reason=choice.finish_reason,
         usage=usage if isinstance(usage, dict) else None,
-        model=model if isinstance(model := data.get("model"), str) else None,
+        model=model if isinstance(model, str) else None,
+        flaw=choice.flaw,
+        mended=mended,
     )
+
+
+def flawed(flaw: Flaw) -> Reply:
+    """An answer of which nothing was read."""
+    return Reply("", None, None, None, None, None, flaw)
 
 
 def split_thinking(content: str) -> tuple[str, str | None]:
@@ -174,9 +180,10 @@ def _message(data: object) -> str:
     if not isinstance(data, dict):
         return ""
     inner = data.get("error")
-    if isinstance(inner, dict):
-        return str(inner.get("message") or "")
-    return str(data.get("message") or inner or "") if not isinstance(data.get("message"), dict) else ""
+    for said in (inner.get("message") if isinstance(inner, dict) else None, data.get("message"), inner):
+        if isinstance(said, str) and said:
+            return said
+    return ""
 
 
 def _excerpt(body: bytes) -> str:

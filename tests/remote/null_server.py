@@ -1,9 +1,11 @@
 """OpenAI-style servers that generate nothing, with faults on request: `python null_server.py --ports 8 ...`.
 
 Raw HTTP on asyncio, so that it costs less than what it tests. The first line of stdout is a JSON list of its ports.
-A prompt's text comes back as `echo:TEXT`. GET /_stats tells what came in; POST /_fault sets a port's fault. With
---remember, GET /_answers tells of all ports when (monotonic seconds) the first request came, how many good answers went
-out and when each prompt got its first. --down counts its seconds from the first request.
+A prompt's text comes back as `echo:TEXT`, that of `body:TEXT` as the whole body. GET /_stats tells what came in; POST
+/_fault sets a port's fault: one of FAULTS, or an answer: {"status": 503, "headers": {...}, "body": "...", "repeat": 1,
+"gzip": false, "endless": false}. With --remember, GET /_answers tells of all ports when (monotonic seconds) the first
+request came, how many good answers went out and when each prompt got its first. --down counts its seconds from the
+first request.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gzip
 import json
 import random
 import socket
@@ -41,7 +44,7 @@ class Port:
     number: int
     options: argparse.Namespace
     started: float
-    fault: str | None = None
+    fault: str | dict | None = None
     down: tuple[float, float] | None = None
     running: int = 0
     max_running: int = 0
@@ -51,7 +54,7 @@ class Port:
     seen: Counter[str] = field(default_factory=Counter)
     timeline: list[tuple[float, int]] = field(default_factory=list)
 
-    def fault_now(self, text: str, seed: int | None) -> str | None:
+    def fault_now(self, text: str, seed: int | None) -> str | dict | None:
         o = self.options
         at = time.monotonic() - o.asked
         if self.down and self.down[0] <= at < self.down[1]:
@@ -127,6 +130,22 @@ class Http(asyncio.Protocol):
                 continue
             self.task = asyncio.ensure_future(self.answer(method, path.decode(), rest[:length]))
 
+    async def send_raw(self, fault: dict) -> None:
+        """`endless`: the body over and over, chunked, as fast as it is read."""
+        body = fault.get("body", "").encode("utf-8", "surrogateescape") * fault.get("repeat", 1)
+        headers = dict(fault.get("headers", {}))
+        if fault.get("gzip"):
+            body = gzip.compress(body)
+            headers["Content-Encoding"] = "gzip"
+        length = ("Transfer-Encoding", "chunked") if fault.get("endless") else ("Content-Length", str(len(body)))
+        lines = [f"{name}: {value}\r\n" for name, value in (*headers.items(), length)]
+        self.transport.write(f"HTTP/1.1 {fault.get('status', 200)} X\r\n{''.join(lines)}\r\n".encode())
+        if not fault.get("endless"):
+            self.transport.write(body)
+        while fault.get("endless") and not self.transport.is_closing():
+            self.transport.write(f"{len(body):x}\r\n".encode() + body + b"\r\n")
+            await asyncio.sleep(0.001 if self.transport.get_write_buffer_size() < 1 << 22 else 0.05)
+
     def send(self, status: int, body: bytes, kind: str = "application/json", *, length: int | None = None) -> None:
         size = len(body) if length is None else length
         self.transport.write(
@@ -173,6 +192,12 @@ class Http(asyncio.Protocol):
         if o.remember:
             port.seen[text[:40]] += 1
         fault = port.fault_now(text, request.get("seed"))
+        if isinstance(fault, dict):
+            await self.send_raw(fault)
+            return
+        if fault is None and text.startswith("body:"):
+            await self.send_raw({"body": text.removeprefix("body:")})
+            return
         if fault in ("hang", "dead"):
             await asyncio.sleep(86400)
         if fault is None or fault in ("empty", "length", "trunc", "short", "loop"):

@@ -104,7 +104,7 @@ class Rig:
             stats: dict[str, Any] = json.load(answer)
         return stats
 
-    def set_fault(self, port: int, fault: str | None) -> None:
+    def set_fault(self, port: int, fault: str | dict[str, Any] | None) -> None:
         data = json.dumps({"fault": fault}).encode()
         urllib.request.urlopen(urllib.request.Request(f"{self.url(port)}/_fault", data), timeout=10).close()
 
