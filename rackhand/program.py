@@ -25,9 +25,10 @@ from invoke.exceptions import Exit
 from invoke.parser.parser import ParseMachine
 from invoke.tasks import Task
 
+from rackhand.advised import as_typed, use_inventory
 from rackhand.completion import complete, print_script
 from rackhand.errors import RackhandError
-from rackhand.place import COMMAND, IN_CHECKOUT, SHARE
+from rackhand.place import IN_CHECKOUT, SHARE
 from rackhand.words_given import (
     VALUE_NAMES,
     HelpfulContext,
@@ -96,12 +97,15 @@ def verb(
 
     def decorate(function: Callable[..., int]) -> Verb:
         signature = inspect.signature(function)
+        default = signature.parameters["inventory"].default if "inventory" in signature.parameters else None
 
         @functools.wraps(function)
         def guarded(*args: object, **flags: object) -> None:
             given = signature.bind(*args, **flags).arguments
             with clean_end(verbose=bool(given.get("verbose")), as_json=given.get("json") is True):
                 check_given(given)
+                inventory = given.get("inventory")
+                use_inventory(inventory if isinstance(inventory, str) and inventory != default else None)
                 code = function(*args, **flags)
                 sys.stdout.flush()
             if code:
@@ -113,11 +117,6 @@ def verb(
         return Verb(guarded, values=values or {}, name=name, help=mine, iterable=lists, positional=list(words))
 
     return decorate
-
-
-def as_typed(text: str) -> str:
-    """Help as it is written for a checkout, with the command that stands here."""
-    return text.replace("./inv ", f"{COMMAND} ")
 
 
 @contextmanager
@@ -173,10 +172,10 @@ def _terminate(signum: int, _frame: FrameType | None) -> None:
 
 
 def _told(error: Exception, *, verbose: bool) -> str:
-    detail = str(getattr(error, "detail", "")).strip()
+    said, detail = as_typed(str(error)), str(getattr(error, "detail", "")).strip()
     if not detail:
-        return str(error)
-    return f"{error}\n{detail}" if verbose else f"{error}\n(--verbose shows more)"
+        return said
+    return f"{said}\n{detail}" if verbose else f"{said}\n(--verbose shows more)"
 
 
 def rackhand_version() -> str:

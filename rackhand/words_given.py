@@ -17,6 +17,7 @@ from invoke.parser.context import ParserContext as InvokeContext
 from invoke.parser.context import to_flag
 from invoke.parser.parser import ParseMachine
 
+from rackhand.advised import as_typed
 from rackhand.errors import InventoryError, UsageError
 from rackhand.place import COMMAND, IN_CHECKOUT
 
@@ -151,7 +152,7 @@ def check_given(given: Mapping[str, object]) -> None:
 def print_error(error: BaseException, code: int = USAGE) -> None:
     """One object on stdout: what --json shows of a verb that ended before its report."""
     fields: dict[str, Any] = {"event": "error", "exit_code": code, "kind": type(error).__name__}
-    fields |= {name: str(getattr(error, name, "")) for name in ("where", "what", "hint")}
+    fields |= {name: as_typed(str(getattr(error, name, ""))) for name in ("where", "what", "hint")}
     fields["what"] = fields["what"] or str(error)
     if isinstance(error, InventoryError):
         fields["mistakes"] = [{"file": m.file, "line": m.line, "what": m.what, "hint": m.hint} for m in error.mistakes]

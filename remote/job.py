@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import time
@@ -13,7 +14,7 @@ from typing import Any, BinaryIO
 
 from rackhand.contract import from_json, to_json
 from rackhand.contract.job import PROGRESS_FILE, JobState, plan_refusals
-from rackhand.contract.run import RunNote, RunRequest, RunResult, StartRun, StopRun
+from rackhand.contract.run import ChangeRun, RunNote, RunRequest, RunResult, StartRun, StopRun
 from rackhand.contract.servers import ACTIVE, Heartbeat, Probe, Process, secrets_dir
 from rackhand.engines import engine
 from remote import processes
@@ -47,11 +48,14 @@ def call(data: Any, emit: Emit, _body: BinaryIO) -> None:
     home = Path(request.home)
     (home / "run").mkdir(parents=True, exist_ok=True)
     with exclusive(home / "run" / "job.lock", "another resume or stop works on this host's generator"):
-        put_secrets(Path(secrets_dir(request.home)), request.secrets)
+        if request.start is None or not request.start.dry_run:
+            put_secrets(Path(secrets_dir(request.home)), request.secrets)
         if request.start is not None:
             emit(to_json(start(home, request.start, emit)))
         elif request.stop is not None:
             emit(to_json(stop(request.stop, emit)))
+        elif request.change is not None:
+            emit(to_json(change(home, request.change)))
 
 
 def start(home: Path, order: StartRun, emit: Emit) -> RunResult:
@@ -66,8 +70,11 @@ def start(home: Path, order: StartRun, emit: Emit) -> RunResult:
     healthy = [probe.url for probe in probes if probe.healthy]
     if not healthy:
         said = "; ".join(dict.fromkeys(probe.text for probe in probes))
-        raise VerbError("missing", f"no server generates: {said}", "run restart-servers first, see status")
+        raise VerbError("missing", f"no server generates: {said}", "./inv restart-servers first, see ./inv status")
+    if order.dry_run:
+        return RunResult("planned", state, probes)
     _wish_active(home, healthy)
+    Wishes(home).put_concurrency(order.output, None)
     subprocess.run(order.end_session, capture_output=True, timeout=30, check=False)
     put_script(Path(order.script_path), order.script)
     log = Path(order.log)
@@ -82,10 +89,14 @@ def start(home: Path, order: StartRun, emit: Emit) -> RunResult:
 
 def _check(order: StartRun, state: JobState) -> None:
     prompts = Path(order.prompts)
-    if not prompts.is_file():
-        raise VerbError("missing", f"no prompts file {prompts}", "set jobs.prompts, or upload: a local file")
     if state.problem:
         raise VerbError("missing", state.problem)
+    if order.prompts_come:
+        return
+    if not prompts.is_file():
+        raise VerbError("missing", f"no prompts file {prompts}", "set jobs.prompts, or upload: a local file")
+    if not os.access(prompts, os.R_OK):
+        raise VerbError("missing", f"{prompts} can't be read by this user", "mend its owner or mode")
     if state.job is None:
         return
     try:
@@ -157,6 +168,28 @@ def _ended(order: StartRun, offset: int, probes: tuple[Probe, ...], *, is_new: b
     state = observe_state(Path(order.output))
     finished = is_new and state.progress is not None and state.progress.status == "done"
     return RunResult("ended", state, probes, 0 if finished else 1, _last_lines(Path(order.log), offset))
+
+
+def change(home: Path, order: ChangeRun) -> RunResult:
+    """VerbError when the generator doesn't take it in time; control.json is then as it was."""
+    output, path = Path(order.output), Path(order.output) / PROGRESS_FILE
+    state = observe_state(output)
+    if state.pid is None:
+        return RunResult("idle", state)
+    if state.progress is not None and state.progress.concurrency == order.concurrency:
+        return RunResult("running", state)
+    wishes = Wishes(home)
+    wishes.put_concurrency(order.output, order.concurrency)
+    deadline = time.monotonic() + order.timeout_s
+    while time.monotonic() < deadline:
+        if read_json(path).get("concurrency") == order.concurrency:
+            return RunResult("changed", observe_state(output))
+        if observe_lock(output) is None:
+            return RunResult("idle", observe_state(output))
+        time.sleep(POLL_S)
+    wishes.put_concurrency(order.output, None)
+    what = f"the generator (pid {state.pid}) did not take it in {order.timeout_s:.0f} s"
+    raise VerbError("failed", what, "is it an older one? ./inv stop, then ./inv resume with it")
 
 
 def stop(order: StopRun, emit: Emit) -> RunResult:

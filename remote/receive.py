@@ -29,9 +29,13 @@ SYNC_BYTES = 128 << 20
 SILENCE_S = 120
 """A sender that is silent for longer is given up, so that its lock doesn't keep others out."""
 _KINDS = {
-    errno.ENOSPC: ("disk_full", "the disk is full", "make room there, then deploy again: nothing was changed"),
-    errno.EDQUOT: ("disk_full", "the disk quota is used up", "make room there, then deploy again: nothing was changed"),
-    errno.EROFS: ("read_only", "the file system is read-only", "mount it read-write, then deploy again"),
+    errno.ENOSPC: ("disk_full", "the disk is full", "make room there, then ./inv deploy again: nothing was changed"),
+    errno.EDQUOT: (
+        "disk_full",
+        "the disk quota is used up",
+        "make room there, then ./inv deploy again: nothing was changed",
+    ),
+    errno.EROFS: ("read_only", "the file system is read-only", "mount it read-write, then ./inv deploy again"),
     errno.EACCES: ("read_only", "no permission to write", "in an unprivileged container: does the mount's idmap fit?"),
     errno.EPERM: ("read_only", "no permission to write", "in an unprivileged container: does the mount's idmap fit?"),
 }
@@ -100,7 +104,7 @@ class _Transaction:
                     unsynced = 0
                 self._tick()
             if sha.hexdigest() != file.sha256:
-                raise VerbError("failed", f"{file.path} arrived changed: its sha256 differs", "deploy again")
+                raise VerbError("failed", f"{file.path} arrived changed: its sha256 differs", "./inv deploy again")
             out.flush()
             os.fchmod(out.fileno(), file.mode)
             if file.mtime_ns is not None:
@@ -113,7 +117,9 @@ class _Transaction:
         chunk = self._source.read1(size)
         signal.alarm(0)
         if not chunk:
-            raise VerbError("interrupted", f"the stream ended within {file.path}", "nothing was changed: deploy again")
+            raise VerbError(
+                "interrupted", f"the stream ended within {file.path}", "nothing was changed: ./inv deploy again"
+            )
         return chunk
 
     def _tick(self) -> None:
@@ -209,7 +215,7 @@ def _lock(order: ReceiveRequest) -> Iterator[None]:
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
     def give_up(_signal: int, _frame: object) -> None:
-        raise VerbError("interrupted", f"nothing came for {SILENCE_S} s", "nothing was changed: deploy again")
+        raise VerbError("interrupted", f"nothing came for {SILENCE_S} s", "nothing was changed: ./inv deploy again")
 
     signal.signal(signal.SIGALRM, give_up)
     try:

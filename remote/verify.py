@@ -40,7 +40,7 @@ def call(data: Any, emit: Emit, _body: BinaryIO) -> None:
     request = from_json(VerifyRequest, data)
     output = Path(request.output)
     if not output.is_dir():
-        raise VerbError("missing", f"no output {output}", "resume the job first")
+        raise VerbError("missing", f"no output {output}", "./inv resume it first")
     try:
         quality = parse_quality(request.quality)
         others = (other for other in request.job_outputs if other != request.output and Path(other, JOB_FILE).exists())

@@ -21,8 +21,9 @@ from rackhand.errors import NotRunningError, PreconditionError, RemoteError
 from rackhand.inventory import Env, FileSpec, Fleet, Host, Job, PlainSsh, SecretRef, Ssh
 from rackhand.report import Report
 from rackhand.transport.local import Local
-from rackhand.workflows.deploy import Choice, bring_upload, deploy
+from rackhand.workflows.deploy import Choice, deploy, prompts_digest, waiting_uploads
 from rackhand.workflows.fleet import Roads
+from remote.output.job_file import observe_prompts_digest
 
 
 class LocalRoads(Roads):
@@ -142,14 +143,15 @@ def test_a_job_brings_its_prompts_by_itself_and_only_when_they_lack(host: Host, 
     local = tmp_path / "prompts.jsonl"
     local.write_text("{}\n")
     job = Job("j", "box", str(tmp_path / "ws/out"), str(tmp_path / "ws/prompts.jsonl"), upload=local)
-    said: list[str] = []
-    assert bring_upload(Local("box"), host, job, said.append)
-    assert not bring_upload(Local("box"), host, job, said.append)
-    assert not bring_upload(Local("box"), host, replace(job, upload=None), said.append)
+    (upload,) = waiting_uploads(Local("box"), host, [job])
+    assert what(run(host, job))
+    assert waiting_uploads(Local("box"), host, [job]) == ()
+    assert waiting_uploads(Local("box"), host, [replace(job, upload=None)]) == ()
+    assert prompts_digest(upload.src) == observe_prompts_digest(tmp_path / "ws/prompts.jsonl")
     assert (tmp_path / "ws/prompts.jsonl").read_text() == "{}\n"
     local.unlink()
     with pytest.raises(PreconditionError, match=r"jobs.j: can't read .*No such file or directory; mend upload"):
-        bring_upload(Local("box"), host, job, said.append)
+        waiting_uploads(Local("box"), host, [job])
     assert "isn't there yet" in run(host, job).rows[0].facts["prompts of j"]
 
 

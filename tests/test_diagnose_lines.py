@@ -15,8 +15,8 @@ from rackhand.inventory import Fleet, Host, PlainSsh, Ssh
 from rackhand.render.screen import JsonScreen
 from rackhand.render.text import TextScreen
 from rackhand.render.verdicts import NOTHING, TOO_EARLY, diagnosis_lines, verdict_line
-from rackhand.workflows.diagnose import NO_SERVER, told
 from rackhand.workflows.diagnose import diagnose as watch_and_diagnose
+from rackhand.workflows.diagnose import told
 from tests.test_diagnose import GPUS, samples_of
 
 HOST = Host("rtx", PlainSsh(Ssh("rtx")))
@@ -31,7 +31,7 @@ def test_the_live_line_says_what_limits_what_is_next_and_what_to_try() -> None:
     line = verdict_line(diagnose(samples("client-bound-field-report-after")), gpus=GPUS)
     assert line == (
         "verdict: client-bound: the client sends too little: 8 slots per GPU stand empty; next state-bound; "
-        "try resume --concurrency auto, or 72"
+        "try ./inv resume --concurrency auto, or 72"
     )
     assert verdict_line(diagnose(samples("hang")), gpus=GPUS).startswith("verdict: hang on GPU 3: the server hangs")
     assert verdict_line(diagnose(samples("ramping")), gpus=GPUS) == ""
@@ -50,8 +50,11 @@ def test_a_diagnosis_tells_evidence_advice_and_cost_in_lines() -> None:
     text = "\n".join(diagnosis_lines(diagnose(samples("state-bound")), gpus=GPUS))
     assert "NOW  state-bound (high confidence): the state pool limits the requests at a time: cap 37" in text
     assert "seen: cap 37 = 185 state slots // 5" in text
-    assert "try: restart-servers --set mamba-ssm-dtype=bfloat16 -> nearly twice the slots; costs: changes" in text
-    assert "or: restart-servers --set mamba-scheduler-strategy=no_buffer -> cap 61 instead of 37: x1.65 running" in text
+    assert "try: ./inv restart-servers --set mamba-ssm-dtype=bfloat16 -> nearly twice the slots; costs: changes" in text
+    assert (
+        "or: ./inv restart-servers --set mamba-scheduler-strategy=no_buffer -> cap 61 instead of 37: x1.65 running"
+        in text
+    )
     assert diagnosis_lines(diagnose(samples("ramping")), gpus=GPUS)[-1] == TOO_EARLY
     assert diagnosis_lines(Diagnosis("steady", 30, 16, ()), gpus=GPUS)[-1] == NOTHING
 
@@ -60,7 +63,7 @@ def test_where_no_server_runs_a_diagnosis_says_so() -> None:
     out, seen = io.StringIO(), samples("kv-bound")[-1]
     stopped = replace(seen, gpus=tuple(replace(gpu, state="stopped") for gpu in seen.gpus))
     told(TextScreen(out))(HOST, Diagnosis("idle", 30, 16, ()), stopped)
-    assert out.getvalue() == f"rtx: {NO_SERVER}\n"
+    assert out.getvalue() == "rtx: no server runs here; ./inv restart-servers --hosts rtx starts them\n"
 
 
 def test_for_programs_a_diagnosis_is_one_object() -> None:
@@ -70,7 +73,7 @@ def test_for_programs_a_diagnosis_is_one_object() -> None:
     assert (found["event"], found["where"], found["gpus"], found["course"]) == ("diagnosis", "rtx", 8, "steady")
     (verdict,) = found["verdicts"]
     assert (verdict["name"], verdict["stage"], verdict["confidence"]) == ("kv-bound", "now", "high")
-    assert verdict["advice"][0]["do"] == "--set kv-cache-dtype=fp8_e4m3"
+    assert verdict["advice"][0]["do"] == "./inv restart-servers --hosts rtx --set kv-cache-dtype=fp8_e4m3"
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])

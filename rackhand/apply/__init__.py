@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from rackhand.apply.container import start_container
 from rackhand.apply.files import send
-from rackhand.apply.job import start_job, stop_job
+from rackhand.apply.job import change_job, start_job, stop_job
 from rackhand.apply.servers import serve_gpus
 from rackhand.contract.servers import Step
 from rackhand.inventory import Host
 from rackhand.plan import Action
 from rackhand.plan.deploy import SendFiles, StartContainer
-from rackhand.plan.job import StartJob, StopJob
+from rackhand.plan.job import ChangeJob, StartJob, StopJob
 from rackhand.plan.servers import ServeGpus
 from rackhand.report import Outcome
 from rackhand.transport import Transport
@@ -48,6 +48,8 @@ def apply(action: Action, place: Place) -> tuple[Outcome, ...]:
             )
         case StartJob():
             return start_job(place.transport, place.host, action, place.secrets, place.say)
+        case ChangeJob():
+            return change_job(place.transport, place.host, action, place.say)
         case StopJob():
             return stop_job(place.transport, place.host, action, place.say)
 

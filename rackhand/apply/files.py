@@ -88,7 +88,9 @@ def _body(sources: Iterable[Source]) -> Iterator[bytes]:
                 left -= len(chunk)
                 yield chunk
         if left:
-            raise PreconditionError("the file became shorter while it was read", where=str(source), hint="deploy again")
+            raise PreconditionError(
+                "the file became shorter while it was read", where=str(source), hint="./inv deploy again"
+            )
 
 
 @contextlib.contextmanager

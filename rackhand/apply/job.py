@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from rackhand import agent
 from rackhand.contract import from_json, to_json
 from rackhand.contract.run import RunNote, RunRequest, RunResult
-from rackhand.errors import RemoteError, TransportError
+from rackhand.errors import PreconditionError, RemoteError, TransportError
 from rackhand.inventory import Host
-from rackhand.plan.job import StartJob, StopJob, render_progress
+from rackhand.plan.job import ChangeJob, StartJob, StopJob, render_progress
 from rackhand.report import Outcome
 from rackhand.scripts import interpreter
 from rackhand.transport import Transport
@@ -32,9 +32,26 @@ def start_job(
         what = f"job {action.name}: the generator ended at once"
         raise RemoteError(what, where=host.where, hint=f"read {order.log}", detail="\n".join(result.lines))
     healthy = f"{len(result.probes) - len(sick)} of {len(result.probes)} servers generate"
+    if result.outcome == "planned":
+        return (Outcome(f"{action.line}; {healthy}", "planned"), *notes)
     if result.outcome == "ended":
         return (Outcome(f"job {action.name}: done, {render_progress(result.state)}"), *notes)
     return (Outcome(f"job {action.name}: started, {_before(result)} already done, {healthy}"), *notes)
+
+
+def change_job(transport: Transport, host: Host, action: ChangeJob, say: Callable[[str], None]) -> tuple[Outcome, ...]:
+    """RemoteError when the generator did not take it; PreconditionError when it ended meanwhile."""
+    order = action.order
+    result = _call(transport, host, RunRequest(host.home, change=order), order.timeout_s + SLACK_S, say)
+    said = f"concurrency {order.concurrency}, {render_progress(result.state)}"
+    match result.outcome:
+        case "changed":
+            return (Outcome(f"job {action.name}: changed to {said}"),)
+        case "running":
+            return (Outcome(f"job {action.name}: already running with {said}", "unchanged"),)
+        case _:
+            what = f"job {action.name}: its generator ended meanwhile"
+            raise PreconditionError(what, where=host.where, hint=f"./inv resume --job {action.name} starts it again")
 
 
 def stop_job(transport: Transport, host: Host, action: StopJob, say: Callable[[str], None]) -> tuple[Outcome, ...]:

@@ -9,10 +9,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 VERSION = "0.1.0"
 """The generator's version, written to job.json; the same as the distribution's."""
+
+WHOLE_BYTES = 64 << 20
+_SAMPLE_BYTES = 64 << 10
+_SAMPLES = 64
 
 FORMAT = 1
 """Of job.json. A generator refuses a higher one."""
@@ -113,6 +117,7 @@ class Progress:
     `input` counts what is odd about the lines that were read, by kind; `bad_lines` are left out.
     `s3_uploaded` shards and `s3_bytes` stand verified in the object store, of the whole job; `uploads_left` are closed
     shards that don't yet. `updated` is UTC, ISO 8601; `message` says why a job is paused, stopped or failed.
+    `concurrency` is what a server may hold now, as asked: a number or auto; "" in older ones.
     `pid` and `start_ticks` (field 22 of /proc/PID/stat) are the generator's; `oom_kills` is what the kernel has counted
     in its container so far, None: unknown.
     """
@@ -147,13 +152,16 @@ class Progress:
     left: int | None = None
     start_ticks: int = 0
     oom_kills: int | None = None
+    concurrency: str = ""
 
 
 @dataclass(frozen=True)
 class Control:
-    """control.json: the wish for each server, by root URL (no /v1). A server that isn't named is active."""
+    """control.json: the wish for each server, by root URL (no /v1), and requests in flight per server for each output:
+    a number or auto, as text. A server that isn't named is active; an output that isn't keeps its --concurrency."""
 
     servers: dict[str, str] = field(default_factory=dict)
+    concurrency: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -190,6 +198,20 @@ class JobState:
     job: JobFile | None = None
     progress: Progress | None = None
     problem: str = ""
+
+
+def digest_prompts(file: BinaryIO, size: int) -> PromptsDigest:
+    """Up to 64 MiB by all bytes, beyond by size and 64 blocks from first to last: no full read of a big file."""
+    whole = size <= WHOLE_BYTES
+    digest = hashlib.sha256() if whole else hashlib.sha256(b"%d\n" % size)
+    if whole:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    else:
+        for i in range(_SAMPLES):
+            file.seek((size - _SAMPLE_BYTES) * i // (_SAMPLES - 1))
+            digest.update(file.read(_SAMPLE_BYTES))
+    return PromptsDigest(size, digest.hexdigest(), whole=whole)
 
 
 def length_class(tokens: int) -> int:

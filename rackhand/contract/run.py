@@ -14,7 +14,8 @@ class StartRun:
     """`tmux` makes the session that runs `script_path`, which `script` replaces; `log` is what the script appends to.
 
     `servers` are root URLs, asked for one real generation each before anything starts; those that give one become
-    active in control.json. `sampling` and `prompts` must be what the output was made from.
+    active in control.json. `sampling` and `prompts` must be what the output was made from. `dry_run` checks all that
+    and starts nothing; `prompts_come`: then the file is to be sent first, and was checked where it is.
     """
 
     output: str
@@ -30,6 +31,8 @@ class StartRun:
     engine: str = "sglang"
     probe_timeout_s: float = 60.0
     start_timeout_s: float = 120.0
+    dry_run: bool = False
+    prompts_come: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,22 @@ class StopRun:
 
 
 @dataclass(frozen=True)
+class ChangeRun:
+    """Requests in flight per server of a generator at work: a number or auto, as text, by control.json."""
+
+    output: str
+    concurrency: str
+    timeout_s: float = 20.0
+
+
+@dataclass(frozen=True)
 class RunRequest:
-    """Exactly one of `start` and `stop`. `secrets` are put on the tmpfs first."""
+    """Exactly one of `start`, `stop` and `change`. `secrets` are put on the tmpfs first."""
 
     home: str
     start: StartRun | None = None
     stop: StopRun | None = None
+    change: ChangeRun | None = None
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -62,9 +75,10 @@ class RunNote:
 @dataclass(frozen=True)
 class RunResult:
     """Event `run`, the last one. `outcome`: started; ended (it was done at once, or it failed: `status`, `lines`);
-    running (another one holds the output); stopped; killed (it did not end when asked); idle (nothing to stop)."""
+    running (another one holds the output, or nothing is to be changed); changed; planned (a dry run); stopped; killed
+    (it did not end when asked); idle (nothing to stop)."""
 
-    outcome: Literal["started", "ended", "running", "stopped", "killed", "idle"]
+    outcome: Literal["started", "ended", "running", "changed", "planned", "stopped", "killed", "idle"]
     state: JobState
     probes: tuple[Probe, ...] = ()
     status: int | None = None

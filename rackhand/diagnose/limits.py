@@ -77,7 +77,7 @@ STEPS = (
                 "the CPU's part of each step goes away",
                 f"some hundred MiB for graphs, a longer start; {RESTART}",
             ),
-            Change("without disable-cuda-graph", "as above", RESTART),
+            Change("--set disable-cuda-graph=false", "as above", RESTART),
         ),
     ),
     Rule(
@@ -147,9 +147,9 @@ FEEDING = (
         evidence=(_LOAD, _USAGE, _KV, "the generator sends {sent:.0f} per server"),
         changes=(
             Change(
-                "resume --concurrency auto, or {cap:.0f}",
+                "./inv resume --concurrency auto, or {cap:.0f}",
                 "{cap:.0f} running instead of {running:.0f}: at most x{gain:.2f} tok/s",
-                RESUME,
+                "nothing: the generator takes it within a second, and asks nothing again",
             ),
         ),
     ),
@@ -190,7 +190,7 @@ CAPS = (
                 f"less memory for activations and KV; {RESTART}",
             ),
             Change(
-                "--set disable-radix-cache=true --set max-running-requests=N",
+                "--set disable-radix-cache=true --set max-running-requests={slots:.0f}",
                 "one slot a request",
                 f"no prefix hits; {RESTART}",
                 when=((If("slots_each", ">", 1),),),

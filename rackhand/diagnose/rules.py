@@ -42,7 +42,9 @@ BROKEN = (
         sure=((If("killed", ">=", 1),),),
         says="the generator of job {killed_job} was killed",
         evidence=("{killed_for}",),
-        changes=(Change("resume --job {killed_job}", "the job goes on; nothing finished is asked again", "nothing"),),
+        changes=(
+            Change("./inv resume --job {killed_job}", "the job goes on; nothing finished is asked again", "nothing"),
+        ),
         hides=frozenset({"idle", "client-bound", "client-slow"}),
     ),
     Rule(
@@ -54,7 +56,7 @@ BROKEN = (
         evidence=("{suspended_for}",),
         changes=(
             Change(
-                "what that says, or stop --job {suspended_job} and resume --job {suspended_job}",
+                "what that says, or ./inv stop --job {suspended_job} and ./inv resume --job {suspended_job}",
                 "the job goes on",
                 "nothing",
             ),
@@ -67,7 +69,7 @@ BROKEN = (
         sure=((If("down", ">=", 1),),),
         says="the server ended by itself",
         evidence=("its process is gone, and nobody asked it to stop",),
-        changes=(Change("restart-servers --gpus {gpus}", "the GPU works again", "the start of one server"),),
+        changes=(Change("./inv restart-servers --gpus {gpus}", "the GPU works again", "the start of one server"),),
         hides=frozenset("*"),
     ),
     Rule(
@@ -78,7 +80,7 @@ BROKEN = (
         evidence=("no batch line and no token counted for {still_s:.0f} s", "{tok_s:.0f} tok/s now"),
         changes=(
             Change(
-                "collect `py-spy dump` of its scheduler, then restart-servers --gpus {gpus}",
+                "collect `py-spy dump` of its scheduler, then ./inv restart-servers --gpus {gpus}",
                 "the GPU works again; the generator sends what was lost once more",
                 "the requests in flight there, and the start of one server",
             ),
@@ -100,7 +102,7 @@ BROKEN = (
         sure=((If("seconds", ">=", 10),),),
         says="nothing is sent to the server",
         evidence=("0 requests running and none waiting for {seconds:.0f} s",),
-        changes=(Change("resume", "the job goes on", "nothing"),),
+        changes=(Change("./inv resume", "the job goes on", "nothing"),),
         hides=frozenset("*"),
     ),
 )
@@ -153,7 +155,7 @@ HARDWARE = (
         ),
         changes=(
             Change(
-                "restart-servers --gpus {gpus}; if it stays slow: clocks, PCIe width and ECC of nvidia-smi -q",
+                "./inv restart-servers --gpus {gpus}; if it stays slow: clocks, PCIe width and ECC of nvidia-smi -q",
                 "up to x{peers_gain:.2f} on this GPU",
                 "the start of one server",
             ),
@@ -189,7 +191,7 @@ HARDWARE = (
             Change(
                 "put the job's output on a faster disk, or find who else writes there",
                 "the feeding keeps up",
-                "a new output directory (resume --new), or another program's time",
+                "a new output directory (./inv resume --new), or another program's time",
             ),
         ),
         hides=frozenset({"client-slow"}),

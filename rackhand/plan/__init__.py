@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from rackhand.plan.deploy import SendFiles, StartContainer
-from rackhand.plan.job import StartJob, StopJob
+from rackhand.plan.job import ChangeJob, StartJob, StopJob
 from rackhand.plan.servers import ServeGpus
 
-Action = StartContainer | SendFiles | ServeGpus | StartJob | StopJob
+Action = StartContainer | SendFiles | ServeGpus | StartJob | StopJob | ChangeJob
 """One step on one host; apply.py has one arm for each."""
 
-__all__ = ["Action", "SendFiles", "ServeGpus", "StartContainer", "StartJob", "StopJob"]
+__all__ = ["Action", "ChangeJob", "SendFiles", "ServeGpus", "StartContainer", "StartJob", "StopJob"]

@@ -10,8 +10,8 @@ from typing import Literal
 
 from rackhand import tmux
 from rackhand.command import Argv
-from rackhand.contract.job import JobState
-from rackhand.contract.run import StartRun, StopRun
+from rackhand.contract.job import JobState, PromptsDigest, plan_refusals
+from rackhand.contract.run import ChangeRun, StartRun, StopRun
 from rackhand.contract.servers import argv_digest
 from rackhand.errors import PreconditionError, UsageError
 from rackhand.facts import Facts
@@ -30,6 +30,15 @@ class StartJob:
 
     name: str
     order: StartRun
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeJob:
+    """Of a generator at work."""
+
+    name: str
+    order: ChangeRun
     line: str
 
 
@@ -104,6 +113,25 @@ def plan_resume(
     done = f", {state.finished} already done" if state.finished else ""
     into = f", into {order.output}" if order.output != job.output else ""
     return StartJob(job.name, order, f"start job {job.name} on {len(servers)} servers{done}{into}")
+
+
+def plan_change(job: Job, state: JobState, concurrency: int | str) -> ChangeJob | None:
+    """Of the generator that works on `state.output`; None when that is what it does already."""
+    before = state.progress.concurrency if state.progress is not None else ""
+    if before == str(concurrency):
+        return None
+    was = f", now {before}" if before else ""
+    line = f"set concurrency of job {job.name} (pid {state.pid}) to {concurrency}{was}"
+    return ChangeJob(job.name, ChangeRun(state.output, str(concurrency)), line)
+
+
+def check_prompts(host: Host, job: Job, state: JobState, digest: PromptsDigest) -> None:
+    """PreconditionError when prompts that are still to be sent, or the sampling, aren't what the output was made from:
+    said before they replace those that are there."""
+    problems = plan_refusals(state.job, digest, dict(job.sampling), 1) if state.job is not None else []
+    if problems:
+        what, hint = f"{state.output}: {'; '.join(problems)}", "--new starts another output directory"
+        raise PreconditionError(what, where=host.where, hint=hint)
 
 
 def check_session(host: Host, job: Job, facts: Facts) -> None:

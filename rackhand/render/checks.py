@@ -59,7 +59,7 @@ def verified_lines(found: Verified, *, verbose: bool = False) -> Iterable[str]:
     )
     if found.running is not None:
         yield f"note: a generator (pid {found.running}) works on it; what it wrote meanwhile may be missing"
-    yield from (f"note: the job has another output, {other}: verify --output {other}" for other in found.others)
+    yield from (f"note: the job has another output, {other}: ./inv verify --output {other}" for other in found.others)
     yield from (f"problem: {problem}" for problem in found.problems)
     if verbose:
         yield from (f"shard {s.shard}: {s.records} records, {s.size} bytes, {s.state}" for s in found.shards)

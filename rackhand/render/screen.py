@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
 
+from rackhand.advised import all_as_typed
 from rackhand.contract import to_json
 from rackhand.contract.watch import Sample
 from rackhand.inventory import Baseline, Host
@@ -97,7 +98,7 @@ class JsonScreen:
         self._out.flush()
 
     def _write(self, event: str, fields: Mapping[str, Any]) -> None:
-        line = json.dumps({**fields, "event": event}, ensure_ascii=False)
+        line = json.dumps(all_as_typed({**fields, "event": event}), ensure_ascii=False)
         with self._lock:
             self._out.write(line + "\n")
             self._out.flush()

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
+from rackhand.advised import as_typed
 from rackhand.compare import LEAST_BLOCKS, Line, RunComparison
+from rackhand.contract.watch import Sample
 from rackhand.diagnose import Diagnosis, Verdict
 from rackhand.inventory import Baseline
 from rackhand.place import COMMAND
@@ -29,21 +33,46 @@ TOO_EARLY = "too early to say what limits the run"
 NOTHING = "nothing stands out: no rule finds a limit"
 
 
-def verdict_line(found: Diagnosis, *, gpus: int) -> str:
+def with_commands(found: Diagnosis, *, gpus: int, where: str = "", job: str = "") -> Diagnosis:
+    """Advice as it can be typed: for the host at `where`, the GPUs that it is about, and the job that is at work there.
+    `gpus` is how many there are."""
+    host = where.partition("/")[0]
+    verdicts = []
+    for verdict in found.verdicts:
+        some = "" if not verdict.gpus or len(verdict.gpus) == gpus else f" --gpus {','.join(map(str, verdict.gpus))}"
+        advice = tuple(
+            replace(
+                a, do=as_typed(re.sub(r"^--set ", f"./inv restart-servers{some} --set ", a.do), hosts=host, job=job)
+            )
+            for a in verdict.advice
+        )
+        verdicts.append(replace(verdict, advice=advice))
+    return replace(found, verdicts=tuple(verdicts))
+
+
+def job_at_work(sample: Sample) -> str:
+    """The job that advice is about: one that runs, else the first; "" without one."""
+    running = [
+        job.name for job in sample.jobs if (job.progress or {}).get("status") in ("running", "draining", "paused")
+    ]
+    return next(iter([*running, *(job.name for job in sample.jobs)]), "")
+
+
+def verdict_line(found: Diagnosis, *, gpus: int, where: str = "", job: str = "") -> str:
     """One line for a live table: what limits, what comes next, what to try; "" before anything can be said."""
+    found = with_commands(found, gpus=gpus, where=where, job=job)
     if not found.now:
         return f"verdict: {NOTHING}" if found.course == "steady" else ""
     parts = [f"{v.name}{_on(v, gpus)}: {v.says}" for v in found.now[:2]]
     later = [v.name for v in found.verdicts if v.stage == "next"]
     tail = [f"next {later[0]}"] if later else []
-    tail.append(
-        f"try {_command(found.now[0].advice[0].do)}" if found.now[0].advice else f"{COMMAND} diagnose says more"
-    )
+    tail.append(f"try {found.now[0].advice[0].do}" if found.now[0].advice else f"{COMMAND} diagnose says more")
     return "verdict: " + "; ".join([*parts, *tail])
 
 
-def diagnosis_lines(found: Diagnosis, *, gpus: int) -> list[str]:
+def diagnosis_lines(found: Diagnosis, *, gpus: int, where: str = "", job: str = "") -> list[str]:
     """Every verdict with its evidence, what to try, the effect and the cost."""
+    found = with_commands(found, gpus=gpus, where=where, job=job)
     lines = [f"the run is {found.course}; {found.samples} samples over {found.seconds:.0f} s"]
     if not found.verdicts:
         return [*lines, TOO_EARLY if found.course in ("unknown", "ramping", "draining") else NOTHING]
@@ -59,12 +88,7 @@ def _verdict_lines(verdict: Verdict, gpus: int) -> Iterator[str]:
     yield from (f"     log: {line}" for line in verdict.lines)
     for at, advice in enumerate(verdict.advice):
         effect = f" -> {advice.effect}" if advice.effect else ""
-        yield f"     {'try' if at == 0 else 'or'}: {_command(advice.do)}{effect}; costs: {advice.cost}"
-
-
-def _command(advice: str) -> str:
-    """Flags alone get the verb that takes them."""
-    return f"restart-servers {advice}" if advice.startswith("--set ") else advice
+        yield f"     {'try' if at == 0 else 'or'}: {advice.do}{effect}; costs: {advice.cost}"
 
 
 def _on(verdict: Verdict, gpus: int) -> str:

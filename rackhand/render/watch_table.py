@@ -10,7 +10,7 @@ from rackhand.diagnose import diagnose
 from rackhand.inventory import Baseline
 from rackhand.losses import Losses, losses_of
 from rackhand.render.trends import Trends, trends_of
-from rackhand.render.verdicts import verdict_line
+from rackhand.render.verdicts import job_at_work, verdict_line
 from rackhand.render.words import UNKNOWN, gib, job_words, losses_words, number, of, percent
 from rackhand.steady import Course, course_of, total_of
 from rackhand.trail import Trail
@@ -49,7 +49,7 @@ def view_of(where: str, trail: Trail, baselines: Sequence[Baseline]) -> View:
         sample.time,
         tuple((STYLES[gpu.state], gpu_cells(gpu)) for gpu in sample.gpus),
         total_cells(sample),
-        (*jobs, *lines_of(sample, course_of(samples), losses_of(samples), baselines), *_verdict(samples)),
+        (*jobs, *lines_of(sample, course_of(samples), losses_of(samples), baselines), *_verdict(samples, where)),
         trends_of(samples),
     )
 
@@ -106,8 +106,9 @@ def smi_lines(sample: Sample) -> list[str]:
     return [*lines, f"nvidia-smi: {sample.nvidia_smi}"] if sample.nvidia_smi else lines
 
 
-def _verdict(samples: Sequence[Sample]) -> list[str]:
-    line = verdict_line(diagnose(samples), gpus=len(samples[-1].gpus))
+def _verdict(samples: Sequence[Sample], where: str) -> list[str]:
+    newest = samples[-1]
+    line = verdict_line(diagnose(samples), gpus=len(newest.gpus), where=where, job=job_at_work(newest))
     return [line] if line else []
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rackhand.advised import as_typed
 from rackhand.contract.job import OVER, real_of, whole_of
 from rackhand.eta import Eta
 from rackhand.losses import Losses
@@ -15,8 +16,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def plain(text: str) -> str:
-    """Text from afar without control characters, which could drive the terminal; new lines and tabs stay."""
-    return _CONTROL.sub("\ufffd", text)
+    """Text from afar without control characters, which could drive the terminal; new lines and tabs stay. Commands
+    in it are made whole."""
+    return as_typed(_CONTROL.sub("\ufffd", text))
 
 
 def number(value: float | None, digits: int = 0) -> str:

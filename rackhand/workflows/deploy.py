@@ -11,6 +11,7 @@ from rackhand.apply import Place, apply
 from rackhand.apply.files import digest
 from rackhand.bundle import own_paths, render_bundle
 from rackhand.contract.files import Upload
+from rackhand.contract.job import PromptsDigest, digest_prompts
 from rackhand.errors import PreconditionError, RemoteError, StoppedError
 from rackhand.facts import Facts
 from rackhand.inventory import Fleet, Host, Job, ProxmoxLxc, servers_of
@@ -49,16 +50,22 @@ def deploy(
     return hosts_at_work.run("deploy", hosts, work, say=say, roads=roads)
 
 
-def bring_upload(transport: Transport, host: Host, job: Job, say: Callable[[str], None]) -> bool:
-    """The job's prompts, when the inventory has `upload` and the container lacks them; says whether any were sent."""
-    uploads = local_uploads([job])
+def waiting_uploads(transport: Transport, host: Host, jobs: Sequence[Job]) -> tuple[LocalUpload, ...]:
+    """The jobs' prompts, where the inventory has `upload` and the container lacks them."""
+    uploads = local_uploads(jobs)
     if not uploads:
-        return False
+        return ()
     facts = observe(transport, host, uploads=_asked(uploads))
-    waiting = [upload for upload in _hashed(uploads, facts) if needs_upload(upload, facts.files.get(upload.dest))]
-    if waiting:
-        apply(SendFiles(uploads=tuple(waiting)), Place(host, transport, say))
-    return bool(waiting)
+    return tuple(upload for upload in _hashed(uploads, facts) if needs_upload(upload, facts.files.get(upload.dest)))
+
+
+def prompts_digest(path: Path) -> PromptsDigest:
+    """What a local prompts file will be known by. PreconditionError when it can't be read."""
+    try:
+        with path.open("rb") as file:
+            return digest_prompts(file, path.stat().st_size)
+    except OSError as error:
+        raise PreconditionError(f"can't read {path}: {error.strerror}", hint="mend upload in the inventory") from error
 
 
 def local_uploads(jobs: Sequence[Job]) -> tuple[LocalUpload, ...]:
@@ -106,7 +113,7 @@ def _deploy_host(task: Task, jobs: Sequence[Job], choice: Choice) -> None:
     task.facts.update(_found(facts))
     for job in jobs:
         if job.upload is not None and job not in here:
-            task.facts[f"prompts of {job.name}"] = f"{job.upload} isn't there yet; resume brings it"
+            task.facts[f"prompts of {job.name}"] = f"{job.upload} isn't there yet; ./inv resume brings it"
 
 
 def _check_servers(task: Task, facts: Facts) -> None:
@@ -139,7 +146,7 @@ def _look_or_start(task: Task, choice: Choice, look: Callable[[], Facts]) -> Fac
 
 def _check_done(host: Host, facts: Facts, left: Sequence[SendFiles]) -> None:
     if left:
-        hint = "does something else write there? deploy again"
+        hint = "does something else write there? ./inv deploy again"
         raise RemoteError(f"still to do after it was done: {left[0]}", where=host.where, hint=hint)
     if facts.environment.problem:
         hint = f"mend hosts.{host.name}.env.source"

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from rackhand.advised import as_typed
 from rackhand.contract import to_json
 from rackhand.contract.watch import Sample
 from rackhand.diagnose import Diagnosis
@@ -15,7 +16,7 @@ from rackhand.errors import UsageError
 from rackhand.follow import follow_samples
 from rackhand.inventory import Fleet, Host
 from rackhand.render.screen import Screen
-from rackhand.render.verdicts import diagnosis_lines
+from rackhand.render.verdicts import diagnosis_lines, job_at_work, with_commands
 from rackhand.render.watch_table import smi_lines
 from rackhand.report import Report
 from rackhand.workflows import fleet as hosts_at_work
@@ -25,7 +26,7 @@ from rackhand.workflows.metrics import plan_watch
 SECONDS = 30.0
 LEAST_SECONDS = 5.0
 INTERVAL_S = 1.0
-NO_SERVER = "no server runs here; restart-servers starts them"
+NO_SERVER = "no server runs here; ./inv restart-servers starts them"
 Tell = Callable[[Host, Diagnosis, Sample], None]
 """One host's diagnosis and its newest sample. Called from several threads."""
 
@@ -59,7 +60,8 @@ def told(screen: Screen) -> Tell:
     def tell(host: Host, found: Diagnosis, sample: Sample) -> None:
         gpus = len(sample.gpus)
         runs = any(gpu.state not in ("unknown", "stopped") for gpu in sample.gpus)
-        said = diagnosis_lines(found, gpus=gpus) if runs or found.verdicts else [NO_SERVER]
+        found = with_commands(found, gpus=gpus, where=host.where, job=job_at_work(sample))
+        said = diagnosis_lines(found, gpus=gpus) if runs or found.verdicts else [as_typed(NO_SERVER, hosts=host.name)]
         lines = [f"{host.where}: {line}" for line in (*said, *smi_lines(sample))]
         screen.lines("diagnosis", {"where": host.where, **to_json(found), "gpus": gpus}, lines)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rackhand.apply import Place, apply
 from rackhand.contract.job import JobState
@@ -11,12 +11,22 @@ from rackhand.errors import PreconditionError, UsageError
 from rackhand.facts import Facts
 from rackhand.inventory import Fleet, Host, Job, Server, servers_of
 from rackhand.place import COMMAND
+from rackhand.plan.deploy import SendFiles
 from rackhand.plan.gpus import possible_gpus
-from rackhand.plan.job import check_session, choose_output, job_states, plan_resume, plan_stop, render_progress
+from rackhand.plan.job import (
+    check_prompts,
+    check_session,
+    choose_output,
+    job_states,
+    plan_change,
+    plan_resume,
+    plan_stop,
+    render_progress,
+)
 from rackhand.plan.servers import plan_stop_servers
 from rackhand.report import Report
 from rackhand.workflows import fleet as hosts_at_work
-from rackhand.workflows.deploy import Choice, bring_upload
+from rackhand.workflows.deploy import Choice, prompts_digest, waiting_uploads
 from rackhand.workflows.fleet import Roads, Say, Task
 from rackhand.workflows.servers import add_status, check_deployed, look, reveal_secrets, serve
 
@@ -51,7 +61,7 @@ class Stop:
 def resume(
     fleet: Fleet, job: Job, wish: Resume, *, say: Say, choice: Choice | None = None, roads: Roads | None = None
 ) -> Report:
-    """Start the job's generator where it stopped. Run while it runs: says so, changes nothing."""
+    """Start the job's generator where it stopped. While it runs, its concurrency is changed if one is asked."""
     asked = choice or Choice()
 
     def work(task: Task) -> None:
@@ -86,7 +96,7 @@ def _resume(task: Task, job: Job, wish: Resume, choice: Choice) -> None:
     secrets = reveal_secrets(host)
     facts = look(task.transport, host, [job])
     states = job_states(job, facts)
-    if _is_running(task, job, states, wish):
+    if _is_running(task, job, states, wish, choice):
         return
     check_session(host, job, facts)
     check_deployed(host, facts)
@@ -97,22 +107,41 @@ def _resume(task: Task, job: Job, wish: Resume, choice: Choice) -> None:
     action = plan_resume(host, job, state, _servers(host, facts), concurrency=wish.concurrency, more=wish.flags)
     if action is None:
         return
+    place = Place(host, task.transport, task.say, secrets)
+    waiting = waiting_uploads(task.transport, host, [job])
+    for upload in waiting:
+        check_prompts(host, job, state, prompts_digest(upload.src))
     if choice.dry_run:
-        task.add(action.line, "planned")
-        return
-    if bring_upload(task.transport, host, job, task.say):
+        for upload in waiting:
+            task.add(f"send {upload.dest} ({upload.size} bytes)", "planned")
+        order = replace(action.order, dry_run=True, prompts_come=bool(waiting))
+        action = replace(action, order=order)
+    elif waiting:
+        apply(SendFiles(uploads=waiting), place)
         task.add(f"sent {job.prompts}")
-    task.say(action.line)
-    task.outcomes.extend(apply(action, Place(host, task.transport, task.say, secrets)))
+    if not choice.dry_run:
+        task.say(action.line)
+    task.outcomes.extend(apply(action, place))
 
 
-def _is_running(task: Task, job: Job, states: Sequence[JobState], wish: Resume) -> bool:
+def _is_running(task: Task, job: Job, states: Sequence[JobState], wish: Resume, choice: Choice) -> bool:
+    """Whether a generator of the job is at work; then all that was done is what can be changed while it is."""
     for state in states:
         if state.pid is None:
             continue
         if wish.new:
             what = f"a generator (pid {state.pid}) works on {state.output}"
             raise PreconditionError(what, where=task.host.where, hint=f"{COMMAND} stop --job {job.name} first")
+        if wish.flags:
+            what = f"job {job.name}: {' and '.join(wish.flags)} work at a start only, and its generator runs"
+            raise PreconditionError(what, where=task.host.where, hint=f"./inv stop --job {job.name} first")
+        if wish.concurrency is not None and (action := plan_change(job, state, wish.concurrency)):
+            if choice.dry_run:
+                task.add(action.line, "planned")
+            else:
+                task.say(action.line)
+                task.outcomes.extend(apply(action, Place(task.host, task.transport, task.say)))
+            return True
         where = "" if state is states[0] else f" in {state.output}"
         task.add(f"job {job.name}: already running{where} (pid {state.pid}), {render_progress(state)}", "unchanged")
         return True

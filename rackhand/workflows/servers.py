@@ -94,7 +94,7 @@ def check_deployed(host: Host, facts: Facts) -> None:
             if facts.manifest
             else "nothing is deployed here yet"
         )
-        raise PreconditionError(what, where=host.where, hint=f"run deploy --hosts {host.name} first")
+        raise PreconditionError(what, where=host.where, hint=f"./inv deploy --hosts {host.name} first")
 
 
 def reveal_secrets(host: Host) -> dict[str, str]:

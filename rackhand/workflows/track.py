@@ -11,7 +11,7 @@ from rackhand.compare import COMPARED_S, STEADY_WINDOW_S, RunComparison, compare
 from rackhand.contract.watch import Sample
 from rackhand.diagnose import WINDOW_S, diagnose
 from rackhand.recording import Happening, Recording, Run
-from rackhand.render.verdicts import compared_line, verdict_line
+from rackhand.render.verdicts import compared_line, job_at_work, verdict_line
 
 KEPT_S = 300.0
 LOOK_EVERY_S = 10.0
@@ -160,7 +160,9 @@ class Track:
         if names != self.verdict and names == self.last_look and found.now:
             self.verdict = names
             verdicts = [{"name": v.name, "gpus": list(v.gpus), "evidence": list(v.evidence)} for v in found.now]
-            text = verdict_line(found, gpus=len(sample.gpus)).removeprefix("verdict: ")
+            text = verdict_line(found, gpus=len(sample.gpus), where=self.where, job=job_at_work(sample)).removeprefix(
+                "verdict: "
+            )
             self._happened(sample, "verdict", text, {"verdicts": verdicts})
         self.last_look = names
         if not self.is_compared and self.run is not None:

@@ -1,12 +1,21 @@
-"""control.json: the wish for each server, read again when it changes."""
+"""control.json: the wish for each server and the concurrency of each output, read again when it changes."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rackhand.contract import from_json
 from rackhand.contract.job import WISHES, Control, Wish, root_url
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """`servers` by root URL; `concurrency` by output, None is auto."""
+
+    servers: dict[str, Wish] = field(default_factory=dict)
+    concurrency: dict[str, int | None] = field(default_factory=dict)
 
 
 class ControlFile:
@@ -17,8 +26,8 @@ class ControlFile:
         self._seen: tuple[int, int, int] | None = None
         self.problem: str | None = None
 
-    def observe(self) -> dict[str, Wish] | None:
-        """The wishes by root URL, None when nothing changed since the last call."""
+    def observe(self) -> Wishes | None:
+        """The wishes, None when nothing changed since the last call."""
         try:
             stat = self._path.stat()
             seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
@@ -27,7 +36,7 @@ class ControlFile:
             text = self._path.read_bytes()
         except FileNotFoundError:
             changed, self._seen = self._seen is not None, None
-            return {} if changed else None
+            return Wishes() if changed else None
         except OSError as error:
             self.problem = f"{self._path}: {error.strerror}"
             return None
@@ -41,7 +50,7 @@ class ControlFile:
         return wishes
 
 
-def parse_control(text: bytes) -> dict[str, Wish]:
+def parse_control(text: bytes) -> Wishes:
     """Raises ValueError that names what is wrong."""
     try:
         control = from_json(Control, json.loads(text))
@@ -53,4 +62,10 @@ def parse_control(text: bytes) -> dict[str, Wish]:
         if wish is None:
             raise ValueError(f"{url}: {word!r} is none of {', '.join(WISHES)}")
         wishes[root_url(url)] = wish
-    return wishes
+    return Wishes(wishes, {output: _concurrency(output, word) for output, word in control.concurrency.items()})
+
+
+def _concurrency(output: str, word: str) -> int | None:
+    if word != "auto" and not (word.isascii() and word.isdigit() and int(word) > 0):
+        raise ValueError(f"{output}: concurrency {word!r} is neither auto nor a number above 0")
+    return None if word == "auto" else int(word)

@@ -160,7 +160,10 @@ class RunLoop:
                 self.feeder.log.say(f"{self._problem}; the wishes before it stand")
         if wishes is not None:
             for server in self.feeder.servers:
-                self.feeder.set_wish(server, wishes.get(server.url, "active"))
+                self.feeder.set_wish(server, wishes.servers.get(server.url, "active"))
+            output = str(self.output)
+            if output in wishes.concurrency:
+                self.feeder.set_concurrency(wishes.concurrency[output])
 
 
 def _counts(counts: Mapping[str, int]) -> str:

@@ -115,6 +115,7 @@ class Tally:
             message=self.message,
             servers={server.url: self._server(server, now) for server in servers},
             left=left,
+            concurrency=str(servers[0].concurrency or "auto") if servers else "",
             start_ticks=processes.start_ticks(os.getpid()) or 0,
             oom_kills=processes.oom_kills(),
         )

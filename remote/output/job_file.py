@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import time
@@ -20,16 +19,13 @@ from rackhand.contract.job import (
     VERSION,
     JobFile,
     PromptsDigest,
+    digest_prompts,
     sampling_sha256,
 )
 from remote.output.append_file import put_whole
 from remote.output.done_file import import_foreign
 from remote.output.ledger import utc_now
 from remote.output.shards import observe_shards
-
-_WHOLE_BYTES = 64 << 20
-_SAMPLE_BYTES = 64 << 10
-_SAMPLES = 64
 
 
 class RefusedError(Exception):
@@ -83,20 +79,9 @@ def observe_lock(output: Path) -> int | None:
 
 
 def observe_prompts_digest(path: Path) -> PromptsDigest:
-    """Up to 64 MiB by all bytes, beyond by size and 64 blocks from first to last: no full read of a big file."""
-    size = path.stat().st_size
-    digest = hashlib.sha256(b"%d\n" % size)
-    whole = size <= _WHOLE_BYTES
+    """What the file is known by, see `digest_prompts`."""
     with path.open("rb") as file:
-        if whole:
-            digest = hashlib.sha256()
-            while block := file.read(1 << 20):
-                digest.update(block)
-        else:
-            for i in range(_SAMPLES):
-                file.seek((size - _SAMPLE_BYTES) * i // (_SAMPLES - 1))
-                digest.update(file.read(_SAMPLE_BYTES))
-    return PromptsDigest(size, digest.hexdigest(), whole=whole)
+        return digest_prompts(file, path.stat().st_size)
 
 
 def observe_job(output: Path) -> JobFile | None:

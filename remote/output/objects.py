@@ -51,7 +51,7 @@ def blocks(path: Path, sha256: str) -> Iterator[bytes]:
             digest.update(block)
             yield block
     if digest.hexdigest() != sha256:
-        raise ChangedError("it isn't the shard of manifest.jsonl any more (its sha256 differs); verify says more")
+        raise ChangedError("it isn't the shard of manifest.jsonl any more (its sha256 differs); ./inv verify says more")
 
 
 def md5(block: bytes) -> hashlib._Hash:

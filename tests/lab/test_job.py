@@ -53,8 +53,9 @@ class Bench:
     def fleet(self) -> Fleet:
         return Fleet(Path("x.yaml"), (self.host,), (self.job,))
 
-    def resume(self, job: Job | None = None, **wish: Any) -> Report:
-        return resume(self.fleet, job or self.job, Resume(**wish), say=lambda *_: None)
+    def resume(self, job: Job | None = None, *, dry_run: bool = False, **wish: Any) -> Report:
+        choice = Choice(dry_run=dry_run)
+        return resume(self.fleet, job or self.job, Resume(**wish), say=lambda *_: None, choice=choice)
 
     def stop(self, **wish: Any) -> Report:
         return stop(self.fleet, (self.host,), Stop(**wish), say=lambda *_: None)
@@ -112,12 +113,14 @@ def kill(place: Place, pid: int) -> None:
 
 
 def test_without_a_server_that_generates_nothing_is_started(bench: Bench) -> None:
+    assert bench.resume(dry_run=True).exit_code == 4
     report = bench.resume()
     assert report.exit_code in (3, 4)
     assert "no server generates" in str(report.rows[0].error)
     assert "restart-servers" in str(report.rows[0].error)
 
 
+@pytest.mark.timeout(300)
 def test_a_job_survives_a_dead_server_and_a_dead_generator_and_is_done_once(bench: Bench) -> None:
     assert bench.restart().exit_code == 0
     assert what(bench.resume())[-1] == f"job j: started, {DONE_BEFORE} already done, 2 of 2 servers generate"
@@ -129,6 +132,15 @@ def test_a_job_survives_a_dead_server_and_a_dead_generator_and_is_done_once(benc
     # However slow this machine is, the job isn't over before the last resume.
     for gpu in (0, 1):
         faults.set_fault(bench.place.gpu_dir(200), gpu, "slow", factor=4.0)
+    planned = bench.resume(dry_run=True, concurrency="auto")
+    assert what(planned)[0].startswith("set concurrency of job j (pid ")
+    assert bench.progress()["concurrency"] == "8"
+    assert what(bench.resume(concurrency="auto"))[0].startswith("job j: changed to concurrency auto, ")
+    assert bench.progress()["concurrency"] == "auto"
+    assert what(bench.resume(concurrency="auto"))[0].startswith("job j: already running (pid ")
+    late = bench.resume(retry_failed=True)
+    assert late.exit_code == 4
+    assert "--retry-failed work at a start only" in str(late.rows[0].error)
     record = bench.place.workspace(200) / "rackhand/run/gpu1.json"
     kill(bench.place, json.loads(record.read_text())["pid"])
     await_true(lambda: json.loads(record.read_text())["exit_status"] == -9, "the supervisor sees it end")
@@ -140,10 +152,22 @@ def test_a_job_survives_a_dead_server_and_a_dead_generator_and_is_done_once(benc
     said = "killed (the generator was killed (signal 9); ./inv resume goes on), "
     await_true(lambda: bench.status()["job j"].startswith(said), "status says how the generator ended")
 
-    changed = bench.resume(replace(bench.job, sampling={"max_tokens": 9}))
-    assert changed.exit_code == 4
-    assert "the sampling changed: max_tokens" in str(changed.rows[0].error)
-    assert "--new" in str(changed.rows[0].error)
+    other = replace(bench.job, upload=bench.place.state / "other.jsonl")
+    other.upload.write_text('{"prompt": "other"}\n')
+    there = (bench.place.workspace(200) / "prompts.jsonl").read_bytes()
+    gone = replace(bench.job, upload=None, prompts="/workspace/gone.jsonl")
+    for job, dry_run, said in (
+        (replace(bench.job, sampling={"max_tokens": 9}), True, "the sampling changed: max_tokens"),
+        (replace(bench.job, sampling={"max_tokens": 9}), False, "the sampling changed: max_tokens"),
+        (other, False, "the prompts changed"),
+        (gone, True, "no prompts file /workspace/gone.jsonl"),
+        (replace(bench.job, upload=bench.place.state / "none.jsonl"), True, "can't read"),
+    ):
+        refused = bench.resume(job, dry_run=dry_run)
+        assert (refused.exit_code, said in str(refused.rows[0].error)) == (4, True), refused.rows[0].error
+    assert (bench.place.workspace(200) / "prompts.jsonl").read_bytes() == there, "refused before anything was sent"
+    assert what(bench.resume(dry_run=True))[0].startswith("start job j on 2 servers")
+    assert observe_lock(bench.output) is None
 
     done = len(bench.finished())
     second = bench.resume()

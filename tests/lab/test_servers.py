@@ -177,7 +177,7 @@ def test_a_server_that_crashes_at_its_start_leaves_the_other_going(host: Host, p
 def test_an_inventory_that_is_not_deployed_is_refused(host: Host) -> None:
     report = restart(replace(host, env=Env({"NEW": "1"}, source=host.env.source)))
     assert report.exit_code == 4
-    assert "run deploy --hosts " in str(report.rows[0].error)
+    assert "./inv deploy --hosts " in str(report.rows[0].error)
 
 
 def test_ctrl_c_ends_the_wait_and_says_how_far_each_came(host: Host) -> None:

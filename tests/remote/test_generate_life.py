@@ -17,6 +17,9 @@ from typing import cast
 
 import pytest
 
+from rackhand.contract.run import ChangeRun
+from remote import job
+from remote.cli import VerbError
 from remote.generate import main
 from remote.generator.feeder import Feeder
 from remote.generator.feeding import HopelessError
@@ -24,6 +27,7 @@ from remote.generator.run_loop import RunLoop
 from remote.generator.tally import Tally
 from remote.output.job_file import observe_prompts_digest
 from remote.prompts.offsets import OFFSETS_FILE, observe_known
+from remote.serving import wishes as serving_wishes
 from tests.remote.rig import Rig, listed, nothing_lost_nothing_twice, records, wait_until, write_prompts
 
 
@@ -149,6 +153,37 @@ def test_finished_indices_of_somebody_else_are_imported_and_never_asked_again(tm
     ours = [json.loads(line)["index"] for line in (rig.output / "completions-00004.jsonl").read_text().splitlines()]
     assert sorted(ours) == sorted(set(range(100)) - {90, 5, 3, 17})
     assert sorted(listed(rig.output)) == list(range(100))
+
+
+def test_the_concurrency_of_a_run_at_work_is_changed_by_control_json(tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path, 20_000)
+    home = tmp_path / "home"
+    with Rig(tmp_path, "--lat", "200", ports=2) as rig:
+        process = rig.start(prompts, "--control", str(home / "control.json"), "--concurrency", "4")
+        wait_until(lambda: rig.progress().get("concurrency") == "4", "the generator says what it was told")
+        wishes = serving_wishes.Wishes(home)
+        wishes.put(rig.url(0), "active")
+        for wanted, limits in (("24", {24}), ("1", {1}), ("24", {24})):
+            result = job.change(home, ChangeRun(str(rig.output), wanted))
+            assert result.outcome == "changed"
+            assert {server["limit"] for server in rig.progress()["servers"].values()} == limits
+        wait_until(lambda: rig.progress()["in_flight"] == 48, "every slot of both servers is used")
+        assert job.change(home, ChangeRun(str(rig.output), "24")).outcome == "running"
+        assert job.change(home, ChangeRun(str(rig.output), "auto")).outcome == "changed"
+        assert json.loads((home / "control.json").read_text())["servers"] == {rig.url(0): "active"}
+        process.kill()
+        process.wait()
+        assert job.change(home, ChangeRun(str(rig.output), "8")).outcome == "idle"
+
+
+def test_a_generator_that_does_not_take_a_change_is_said_and_nothing_stays_wished(tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path, 20_000)
+    with Rig(tmp_path, "--lat", "200", ports=1) as rig:
+        rig.start(prompts, "--concurrency", "4")
+        wait_until(lambda: rig.progress().get("concurrency") == "4", "it runs")
+        with pytest.raises(VerbError, match=r"did not take it in 1 s"):
+            job.change(tmp_path / "home", ChangeRun(str(rig.output), "8", timeout_s=1.0))
+    assert json.loads((tmp_path / "home/control.json").read_text())["concurrency"] == {}
 
 
 def test_control_json_drains_and_stops_servers_and_brings_them_back(tmp_path: Path) -> None:
