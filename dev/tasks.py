@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from invoke.collection import Collection
 from invoke.context import Context
 
@@ -73,13 +75,15 @@ def lab_up(c: Context, *, gpus: int = 8, kind: str = "rtx-pro-6000", pct_delay: 
 
 @verb(help=HELP, name="down")
 def lab_down(c: Context) -> int:
-    """End the lab and remove everything of it, .lab too; also after a run that was killed.
+    """End the lab and remove everything of it, .lab and its history too; also after a run that was killed.
 
     Example: ./inv lab.down
     """
     from lab import host
+    from rackhand.workflows.history import remove_history
 
     host.down(ROOT)
+    remove_history(os.environ, ROOT / "inventory/lab.yaml")
     return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from rackhand.errors import UsageError
@@ -141,3 +141,14 @@ def parse_gpus(text: str | None) -> tuple[int, ...] | None:
             raise UsageError(f"--gpus {text!r} is no list of GPU numbers", hint="write --gpus 0,1 or 0-3")
         found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return tuple(sorted(found))
+
+
+def gpu_ranges(gpus: Sequence[int]) -> str:
+    """`0-3,6`."""
+    parts: list[list[int]] = []
+    for gpu in gpus:
+        if parts and gpu == parts[-1][-1] + 1:
+            parts[-1].append(gpu)
+        else:
+            parts.append([gpu])
+    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)

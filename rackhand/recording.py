@@ -79,7 +79,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """`kind`: verdict, state, run, gap, rebuilt, clock or comparison."""
+    """`kind`: verdict, state, run, gap, rebuilt, clock or comparison; history adds job."""
 
     time: float
     host: str
@@ -225,6 +225,13 @@ class Recording:
                 jobs=tuple(_job(*row) for row in jobs),
                 host=HostSample(**dict(zip(HOST_COLUMNS, host, strict=True))),
             )
+
+    def job_samples(self, *, since: float = 0.0) -> Iterator[tuple[str, Sample]]:
+        """The host and what the samples hold of jobs, without the GPUs: a job of days has hundreds of thousands."""
+        words = f"""SELECT time, host, name, NULL, {", ".join(JOB_COLUMNS)} FROM job
+            JOIN sample ON sample.id = job.sample WHERE time >= ? AND NOT rebuilt ORDER BY time"""  # noqa: S608
+        for time, host, *row in self._rows(words, (since,)):
+            yield host, Sample(time, 0, jobs=(_job(*row),))
 
     def events(self, *, since: float = 0.0) -> list[Happening]:
         words = "SELECT time, host, gpu, kind, text, data FROM event WHERE time >= ? ORDER BY time, id"

@@ -52,7 +52,7 @@ class GpuStatus:
             parts.append(f"{self.memory_used_mib / 1024:.1f}/{total} GiB")
         parts += [f"port {self.port}"] if self.port is not None else []
         parts += [f"pid {self.pid}"] if self.pid is not None else []
-        parts += [f"to be {self.wish}"] if self.wish not in (None, "active", "draining") else []
+        parts += [f"to be {self.wish}"] if self.wish not in (None, "active", "draining", "starting") else []
         return ", ".join(str(part) for part in parts)
 
 
@@ -120,7 +120,8 @@ def _status(
             )
         return _ended(index, own, used, total)
     wish = wishes.get(_url(own))
-    load, capacity = own.load, own.load.capacity if own.load else None
+    load = None if wish == "starting" else own.load
+    capacity = load.capacity if load else None
     return GpuStatus(
         index,
         "loading" if load is None else "draining" if wish == "draining" else "running",

@@ -105,15 +105,18 @@ def test_what_can_not_start_has_an_exit_code_of_its_own(
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"sets": ["a"]}, "has no value"),
+        ({"sets": ["tp-size"]}, "has no value"),
         ({"sets": ["=3"]}, "no flag name"),
-        ({"sets": ["a=3", "--a=4"]}, "--set a is given twice"),
+        ({"sets": ["page-size=3", "--page_size=4"]}, "--set page-size is given twice"),
+        ({"sets": ["bogus=1"]}, "^--set: SGLang has no flag --bogus"),
+        ({"what_if": ["bogus=1"]}, "^--what-if: SGLang has no flag --bogus"),
+        ({"what_if": ["mem-fraction-statik=0.9"]}, "did you mean mem-fraction-static"),
         (
             {"sets": ["api-key=hunter2"]},
             "^--set: --api-key has no place here; it changes no size",
         ),
-        ({"what_if": ["a=1,,2"]}, "has no value"),
-        ({"what_if": ["a=1,2,3,4,5,6,7,8", "b=1,2,3,4,5,6,7,8,9"]}, "72 combinations; try at most 64"),
+        ({"what_if": ["page-size=1,,2"]}, "has no value"),
+        ({"what_if": ["page-size=1,2,3,4,5,6,7,8", "tp-size=1,2,3,4,5,6,7,8,9"]}, "72 combinations; try at most 64"),
         ({"gpu": "h1000"}, "did you mean"),
         ({"gpu_free_gib": -1}, "can't be"),
         ({"weights_gib": float("nan")}, "can't be"),

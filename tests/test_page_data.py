@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rackhand.arguments import gpu_ranges
 from rackhand.contract.job import length_class
 from rackhand.contract.watch import JobSample, Sample
 from rackhand.inventory import Env, Fleet, Host, Job, PlainSsh, SecretRef, ServerSpec, Ssh
@@ -15,7 +16,6 @@ from rackhand.page.marks import marks_of
 from rackhand.page.runs import runs_of
 from rackhand.page.series import MOST_POINTS, host_lines, points_of, times_of
 from rackhand.page.work import work_of
-from rackhand.render.words import gpu_ranges
 from tests.page_recordings import SECRET, gpu, progress, recorded, run, samples
 
 

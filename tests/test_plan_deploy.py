@@ -145,3 +145,19 @@ def test_a_users_file_cannot_take_the_place_of_one_of_ours(dest: str) -> None:
 @pytest.mark.parametrize("text", [None, "", "{}", "[]", '{"files": {"a": 1}}', "{"])
 def test_a_manifest_that_cannot_be_read_is_none(text: str | None) -> None:
     assert parse_manifest(text) is None
+
+
+def test_scripts_of_equal_servers_are_shown_once_and_an_unequal_one_by_itself() -> None:
+    specs = (
+        ServerSpec("m", version="0.5.11", args={"mem-fraction-static": 0.85}, gpus=(0, 1, 2, 3, 5)),
+        ServerSpec("m", version="0.5.11", args={"mem-fraction-static": 0.9}, gpus=(4,)),
+    )
+    host = replace(HOST, servers=specs, gpus=(0, 1, 2, 3, 4, 5))
+    gpus = [GpuFacts(gpu, f"GPU-{gpu}", "x", 1000, 0) for gpu in range(6)]
+    files = [file for file in render_bundle(host, gpus, {}) if "serve-gpu" in file.path]
+    facts = facts_of({}, HOST)
+    text = diff_of(SendFiles(tuple(files)), facts)
+    assert text.count("--mem-fraction-static") == 2
+    assert "the same for GPU 1-3,5, apart from number, ports, log, session and digest" in text
+    shown = [line.split()[1] for line in text.splitlines() if line.startswith("new ")]
+    assert shown == [f"/w/rackhand/serve-gpu{gpu}.sh" for gpu in (0, 4)]

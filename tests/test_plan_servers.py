@@ -164,6 +164,11 @@ def test_status_says_what_a_gpu_does(own: OwnServer, text: str) -> None:
     assert [str(gpu) for gpu in statuses] == ["empty, 0.0/95.6 GiB", text, "empty, 0.0/95.6 GiB"]
 
 
+def test_a_server_that_comes_up_is_loading_and_not_draining() -> None:
+    statuses = gpu_statuses(HOST, facts(SERVING, wishes={"http://127.0.0.1:30001": "starting"}))
+    assert str(statuses[1]) == "loading, 0.0/95.6 GiB, port 30001, pid 100"
+
+
 def test_secrets_are_files_for_the_tmpfs_and_one_key_serves_all() -> None:
     keyed = dataclasses.replace(SPEC, api_key=SecretRef(env="KEY"))
     host = dataclasses.replace(HOST, servers=(keyed,))

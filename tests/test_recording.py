@@ -17,7 +17,16 @@ from rackhand.inventory import Fleet, Host, Job, PlainSsh, Ssh
 from rackhand.recording import Happening, Recording, recording_file, recordings_dir
 from rackhand.render.screen import JsonScreen
 from rackhand.render.text import TextScreen
-from rackhand.workflows.history import Told, detach, history, parse_since, tell_history, write_csv, write_jsonl
+from rackhand.workflows.history import (
+    Told,
+    detach,
+    history,
+    parse_since,
+    remove_history,
+    tell_history,
+    write_csv,
+    write_jsonl,
+)
 from rackhand.workflows.record import AGAIN_S, Recorder, open_recording
 from rackhand.workflows.track import AWAY_S
 
@@ -296,3 +305,33 @@ def test_what_is_no_time_and_no_history_are_said_in_one_line(tmp_path: Path) -> 
         parse_since("yesterday", 1e9)
     with pytest.raises(RackhandError, match="no history of expansion yet"):
         history(FLEET, {"XDG_STATE_HOME": str(tmp_path)}, "expansion")
+
+
+def test_the_history_tells_when_a_generator_started_and_how_it_ended(tmp_path: Path) -> None:
+    def at(time: float, pid: int, status: str) -> Sample:
+        one = sample(time, pid=pid)
+        (job,) = one.jobs
+        return replace(one, jobs=(replace(job, progress={**(job.progress or {}), "status": status}),))
+
+    said: list[str] = []
+    steps = [(1, "running"), (1, "stopped"), (1, "stopped"), (2, "running"), (2, "running"), (2, "done"), (2, "done")]
+    environ = recorded(tmp_path, [at(1000.0 + 5 * n, *step) for n, step in enumerate(steps)], said)
+    told = history(FLEET, environ, "expansion")
+    jobs = [(event.time, event.text) for event in told.events if event.kind == "job"]
+    assert jobs == [
+        (1005.0, "expansion: stopped"),
+        (1015.0, "expansion: generator started"),
+        (1025.0, "expansion: done"),
+    ]
+    assert [event.time for event in told.events] == sorted(event.time for event in told.events)
+
+
+def test_a_removed_history_is_gone_and_another_inventory_keeps_its_own(tmp_path: Path) -> None:
+    environ = recorded(tmp_path, [sample(1000.0)], [])
+    other = recordings_dir(environ, tmp_path / "other.yaml")
+    other.mkdir(parents=True)
+    mine = recordings_dir(environ, FLEET.path)
+    assert mine.is_dir()
+    remove_history(environ, FLEET.path)
+    remove_history(environ, FLEET.path)
+    assert (mine.exists(), other.exists()) == (False, True)

@@ -25,8 +25,9 @@ Status = Literal["running", "draining", "paused", "done", "stopped", "failed", "
 """The last three aren't written by a generator: they are what is found of one that can't write any more, or not yet."""
 AT_WORK = ("running", "draining", "paused")
 OVER = ("done", "stopped", "failed", "killed")
-Wish = Literal["active", "draining", "stopped"]
-WISHES: tuple[Wish, ...] = ("active", "draining", "stopped")
+Wish = Literal["active", "draining", "stopped", "starting"]
+WISHES: tuple[Wish, ...] = ("active", "draining", "stopped", "starting")
+"""starting: not yet to be used, as draining, of a server that comes up."""
 
 JOB_FILE = "job.json"
 PROGRESS_FILE = "progress.json"
@@ -81,7 +82,7 @@ class JobFile:
 
 @dataclass(frozen=True)
 class ServerProgress:
-    """One server's share of this run. `state`: active, open (its breaker), draining, stopped.
+    """One server's share of this run. `state`: active, open (its breaker), draining, stopped, starting.
 
     `limit` is how many requests it may hold, `capacity` its effective max running requests, `running` and `queue`
     what it said last; None where it didn't say. `tokens_per_s` is output tokens over the last 5 minutes.

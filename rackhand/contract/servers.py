@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-ACTIVE, DRAINING, STOPPED = "active", "draining", "stopped"
+ACTIVE, DRAINING, STOPPED, STARTING = "active", "draining", "stopped", "starting"
 MEMORY_TOLERANCE_MIB = 512
 """How far above its idle baseline a GPU's memory may stand and still count as given back."""
 

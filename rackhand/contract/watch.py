@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 State = Literal["running", "loading", "draining", "stalled", "stopped", "dead", "unknown"]
-"""running: it answers · loading: the process lives, the port is still closed · draining: told to end · stalled:
-requests are in flight and nothing moves · stopped: it ended and was told to · dead: it ended and was not told to ·
-unknown: no record of it and no answer."""
+"""running: it answers · loading: the process lives, and its port is still closed or it hasn't generated yet ·
+draining: told to end · stalled: requests are in flight and nothing moves · stopped: it ended and was told to ·
+dead: it ended and was not told to · unknown: no record of it and no answer."""
 
 LIVE: tuple[State, ...] = ("running", "draining", "stalled")
 """Of a server that is up: its figures are of now."""

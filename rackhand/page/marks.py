@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from rackhand.arguments import gpu_ranges
 from rackhand.contract.job import OVER
 from rackhand.contract.watch import LIVE, GpuSample, Sample
 from rackhand.page.recorded import Mark
-from rackhand.render.words import gpu_ranges
 
 TOGETHER_S = 60.0
 """Marks of one kind and word, not further apart from the one before, are told as one."""
@@ -21,7 +21,7 @@ Change = tuple[float, str, str, int]
 
 def marks_of(samples: Sequence[Sample]) -> list[Mark]:
     """In order of time. A server that ended and came back is two marks: `servers stopped`, `servers up`."""
-    changes = sorted([*_server_changes(samples), *_job_changes(samples)], key=lambda change: change[0])
+    changes = sorted([*_server_changes(samples), *job_changes(samples)], key=lambda change: change[0])
     groups: list[list[Change]] = []
     for change in changes:
         last = next((group for group in reversed(groups) if group[-1][1:3] == change[1:3]), None)
@@ -67,7 +67,8 @@ def _came(before: GpuSample | None, now: GpuSample) -> str:
     return f"up, cap {before.cap} → {now.cap}"
 
 
-def _job_changes(samples: Sequence[Sample]) -> Iterator[Change]:
+def job_changes(samples: Iterable[Sample]) -> Iterator[Change]:
+    """A generator that started, and how it ended."""
     seen: dict[str, dict[str, Any]] = {}
     for number, sample in enumerate(sample for sample in samples if not sample.rebuilt):
         for job in sample.jobs:

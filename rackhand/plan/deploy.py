@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rackhand.arguments import gpu_ranges
 from rackhand.bundle import ManagedFile, manifest_file, manifest_of
 from rackhand.contract.files import FASTER, MODULES, FileState
 from rackhand.errors import PreconditionError
@@ -102,13 +104,43 @@ def check_workspace(host: Host, facts: Facts) -> None:
 
 
 def diff_of(action: SendFiles, facts: Facts) -> str:
-    """Unified diffs of text files, one line for each other one. The caller masks secrets."""
-    parts = [_diff(file, facts.files.get(file.path)) for file in action.files]
+    """Unified diffs of text files, one line for each other one; servers' scripts that differ by their GPU only are
+    shown once. The caller masks secrets."""
+    parts = _diffs(action.files, facts)
     parts += [f"upload {upload.src} -> {upload.dest} ({upload.size} bytes)\n" for upload in action.uploads]
     parts += [f"remove {path}\n" for path in action.remove]
     parts += [f"left alone, changed by hand: {path}\n" for path in action.left_alone]
     parts += [f"make a Python environment {action.venv.digest}\n"] if action.venv else []
     return "".join(parts)
+
+
+def _diffs(files: Sequence[ManagedFile], facts: Facts) -> list[str]:
+    alike: dict[str, list[tuple[str, int | None]]] = {}
+    for file in files:
+        diff, gpu = _diff(file, facts.files.get(file.path)), _gpu_of(file)
+        alike.setdefault(diff if gpu is None else _without_gpu(diff, file, gpu), []).append((diff, gpu))
+    parts = []
+    for (diff, _), *others in alike.values():
+        gpus = [gpu for _, gpu in others if gpu is not None]
+        parts.append(diff)
+        apart = "apart from number, ports, log, session and digest"
+        parts += [f"the same for GPU {gpu_ranges(gpus)}, {apart}\n"] if gpus else []
+    return parts
+
+
+def _gpu_of(file: ManagedFile) -> int | None:
+    """The GPU of a server's script, see `scripts.script_file`."""
+    found = re.search(r"/serve-gpu(\d+)\.sh$", file.path)
+    return int(found[1]) if found else None
+
+
+def _without_gpu(diff: str, file: ManagedFile, gpu: int) -> str:
+    """The diff with what is a GPU's own left out: equal for servers that are."""
+    text = file.content.decode(errors="replace")
+    own = {found[1] for found in re.finditer(r"--(?:nccl-)?port(?: \\\n)?\s+(\d+)", text)}
+    diff = re.sub(rf"(gpu|GPU |--gpu |--id=){gpu}\b", r"\1N", diff)
+    diff = re.sub(r"--digest [0-9a-f]{16}|\(\d+ bytes", "", diff)
+    return re.sub(rf"\b(?:{'|'.join(own)})\b", "PORT", diff) if own else diff
 
 
 def _diff(file: ManagedFile, there: FileState | None) -> str:

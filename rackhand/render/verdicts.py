@@ -9,13 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from rackhand.advised import as_typed
+from rackhand.arguments import gpu_ranges
 from rackhand.compare import LEAST_BLOCKS, Line, RunComparison
 from rackhand.contract.watch import Sample
 from rackhand.diagnose import Diagnosis, Verdict
 from rackhand.inventory import Baseline
 from rackhand.place import COMMAND
 from rackhand.recording import Happening, Run
-from rackhand.render.words import UNKNOWN, duration, gpu_ranges, number
+from rackhand.render.words import UNKNOWN, duration, number
 from rackhand.report import Comparison
 
 DIGITS: Mapping[str, int] = {

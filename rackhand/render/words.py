@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from rackhand.advised import as_typed
@@ -117,14 +117,3 @@ def job_words(progress: Mapping[str, Any] | None, age_s: float | None, eta: Eta)
     if progress.get("message"):
         parts.append(plain(str(progress["message"])))
     return ", ".join(parts)
-
-
-def gpu_ranges(gpus: Sequence[int]) -> str:
-    """`0-3,6`."""
-    parts: list[list[int]] = []
-    for gpu in gpus:
-        if parts and gpu == parts[-1][-1] + 1:
-            parts[-1].append(gpu)
-        else:
-            parts.append([gpu])
-    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)

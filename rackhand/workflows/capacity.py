@@ -7,16 +7,18 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from rackhand.arguments import MANAGED_FLAGS, flag_name, looks_secret, scalar_value
 from rackhand.capacity.errors import UnknownModel
+from rackhand.capacity.flag_names import IN_BOTH, ONLY_0_5_11, ONLY_0_5_23
 from rackhand.capacity.forecast import MOST_TRIALS, Forecast, foresee
 from rackhand.capacity.gpus import CONTEXT_MIB, KINDS, GpuKind, kind_of
 from rackhand.capacity.outlook import Launch
 from rackhand.capacity.rate import Lengths
-from rackhand.capacity.read import FlagValue
+from rackhand.capacity.read import SHORT, FlagValue
 from rackhand.capacity.shapes import Gpu, ModelShape
 from rackhand.errors import PreconditionError, UsageError, nearest
 from rackhand.facts import Facts
@@ -30,6 +32,8 @@ from rackhand.workflows import fleet as hosts_at_work
 from rackhand.workflows.fleet import Roads, Say, Task
 
 ALIKE = 0.015
+KNOWN_FLAGS = IN_BOTH | ONLY_0_5_11 | ONLY_0_5_23 | SHORT.keys() | set(SHORT.values())
+"""Of every release that was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +228,10 @@ def _pairs(words: Sequence[str], option: str, *, several: bool = False) -> dict[
             raise UsageError(f"{option}: {error}", hint=f"write {option} FLAG=VALUE") from None
         if flag in MANAGED_FLAGS or looks_secret(flag, text):
             raise UsageError(f"{option}: --{flag} has no place here", hint="it changes no size, and may be a secret")
+        if flag not in KNOWN_FLAGS:
+            what = f"{option}: SGLang has no flag --{flag}"
+            close = get_close_matches(flag, KNOWN_FLAGS, n=1)
+            raise UsageError(what, hint=f"did you mean {close[0]}?" if close else "names are those of its --help")
         if flag in found and not several:
             raise UsageError(f"{option} {flag} is given twice")
         values = [value.strip() for value in (text.split(",") if several else (text,))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +18,7 @@ from rackhand.contract import to_json
 from rackhand.contract.watch import Sample
 from rackhand.errors import RackhandError, UsageError
 from rackhand.inventory import Fleet, Host
+from rackhand.page.marks import job_changes
 from rackhand.place import command_argv
 from rackhand.recording import GPU_COLUMNS, Happening, Recording, Run, recordings_dir
 from rackhand.render.screen import Screen
@@ -83,6 +85,15 @@ def detach(fleet: Fleet, environ: Mapping[str, str], argv: Sequence[str]) -> Rep
     return _report(f"recording in tmux until Ctrl-C there: {attach}", "done")
 
 
+def remove_history(environ: Mapping[str, str], inventory: Path) -> None:
+    """Everything that was recorded of an inventory, and the recording in tmux that may write it."""
+    directory = recordings_dir(environ, inventory)
+    if not directory.is_dir():
+        return
+    Local().exec(tmux.tmux_argv(str(directory), "kill-server"))
+    shutil.rmtree(directory, ignore_errors=True)
+
+
 def history(
     fleet: Fleet, environ: Mapping[str, str], job: str, *, since: str | None = None, export: str | None = None
 ) -> Told:
@@ -96,9 +107,22 @@ def history(
             _export(recording, Path(export), start)
             exported = f"wrote {export}: {recording.count(start):,} samples"
         runs = tuple(run for run in recording.runs() if run.ended >= start)
-        return Told(runs, tuple(recording.events(since=start)), exported)
+        return Told(runs, tuple(all_events(recording, start)), exported)
     finally:
         recording.close()
+
+
+def all_events(recording: Recording, since: float) -> list[Happening]:
+    """What was kept as an event, and each start and end of a generator, which the samples show."""
+    by_host: dict[str, list[Sample]] = {}
+    for host, sample in recording.job_samples(since=since):
+        by_host.setdefault(host, []).append(sample)
+    jobs = [
+        Happening(time, host, None, "job", text, {})
+        for host, samples in by_host.items()
+        for time, _, text, _ in job_changes(samples)
+    ]
+    return sorted([*recording.events(since=since), *jobs], key=lambda event: event.time)
 
 
 def tell_history(screen: Screen, told: Told) -> None:
@@ -154,7 +178,7 @@ def _csv_rows(sample: Sample) -> Iterator[list[object]]:
 def write_jsonl(file: TextIO, recording: Recording, since: float = 0.0) -> None:
     """Samples as tail-metrics --json prints them, then events."""
     file.writelines(json.dumps(to_json(sample), ensure_ascii=False) + "\n" for sample in recording.samples(since=since))
-    file.writelines(event_json(event) + "\n" for event in recording.events(since=since))
+    file.writelines(event_json(event) + "\n" for event in all_events(recording, since))
 
 
 def record_argv(fleet: Fleet, hosts: Sequence[Host], interval_s: float) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
+from rackhand.arguments import gpu_ranges
 from rackhand.capacity.compare import Difference, Effective, compare_effective
 from rackhand.capacity.errors import CapacityError, DoesNotFit, FlagsRefused, NotCovered
 from rackhand.capacity.outlook import Launch, look_ahead
@@ -20,7 +21,6 @@ from rackhand.model_files import ModelFiles, model_files_argv, parse_model_files
 from rackhand.observe import observe
 from rackhand.place import COMMAND
 from rackhand.predictions import Compared, history_path, put_compared
-from rackhand.render.words import gpu_ranges
 from rackhand.workflows.fleet import Task
 
 

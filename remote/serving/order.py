@@ -15,6 +15,7 @@ from pathlib import Path
 from rackhand.contract.servers import (
     ACTIVE,
     DRAINING,
+    STARTING,
     STOPPED,
     Process,
     ServerOrder,
@@ -176,7 +177,7 @@ class Turn:
         if start.script is not None:
             put_script(Path(start.script_path), start.script)
         self._say("starting")
-        self._shop.wishes.put(self._order.url, DRAINING)
+        self._shop.wishes.put(self._order.url, STARTING)
         ready = Readiness(self._shop.kind, self._order, start, self._shop.key)
         done = subprocess.run(start.tmux, capture_output=True, text=True, timeout=30, check=False)
         if done.returncode != 0 or not done.stdout.strip().isdigit():

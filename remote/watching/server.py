@@ -171,6 +171,8 @@ class WatchedGpu:
         if answer == "ok":
             if wish == "draining" or self._log.ending:
                 return "draining"
+            if wish == "starting":
+                return "loading"
             return "stalled" if running and self._is_still() else "running"
         if alive is None:
             return "unknown"

@@ -137,6 +137,7 @@ def test_a_server_that_answers_runs_and_one_that_is_told_to_end_drains(home: Pat
     with serving(fake) as url:
         assert sample_of(home, url, "active", "ok").state == "running"
         assert sample_of(home, url, "draining", "ok").state == "draining"
+        assert sample_of(home, url, "starting", "ok").state == "loading"
 
 
 def test_an_idle_server_decodes_nothing_and_its_usages_are_those_of_now(home: Path) -> None:
