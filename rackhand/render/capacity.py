@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rackhand.capacity.errors import DoesNotFit, FlagsRefused
-from rackhand.capacity.forecast import Forecast
+from rackhand.capacity.forecast import Forecast, Trial
 from rackhand.capacity.outlook import Outlook
 from rackhand.capacity.predict import Capacity
 from rackhand.capacity.rate import Rate
-from rackhand.render.lines import report_lines
+from rackhand.render.lines import fitting, report_lines
 from rackhand.render.words import plain
 from rackhand.report import Report
 
 BAR = 64
+BAR_FRAME = 15
+TEXT = 80
 LIMITS = {
     "slots": "state slots",
     "tokens": "the tokens rule",
@@ -33,10 +36,15 @@ def show(forecasts: Sequence[Forecast], report: Report | None, *, as_json: bool,
         sys.stdout.write(json.dumps(forecasts_json(forecasts, report), ensure_ascii=False) + "\n")
     else:
         failed = report_lines(report, verbose=verbose) if report is not None and _tells(report) else []
-        blocks = ["\n".join(forecast_lines(found)) for found in forecasts]
+        blocks = ["\n".join(forecast_lines(found, screen_width())) for found in forecasts]
         text = "\n\n".join((*blocks, *(["\n".join(failed)] if failed else [])))
         sys.stdout.write(plain(text) + "\n")
     return exit_code(forecasts, report)
+
+
+def screen_width() -> int | None:
+    """The terminal's columns; None where there is none, and nothing has to fit."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def forecasts_json(forecasts: Sequence[Forecast], report: Report | None) -> dict[str, Any]:
@@ -62,27 +70,35 @@ def exit_code(forecasts: Sequence[Forecast], report: Report | None) -> int:
     return 4 if all(isinstance(error, DoesNotFit | FlagsRefused) for error in errors) else 2
 
 
-def forecast_lines(found: Forecast) -> list[str]:
-    """For a screen or a log; no control characters, 80 columns but for what-if tables."""
+def forecast_lines(found: Forecast, width: int | None = None) -> list[str]:
+    """For a log, or a screen of `width` columns; 80 columns but for what-if tables, which get narrower with the
+    screen."""
+    text_width = min(TEXT, width or TEXT)
     launch = found.launch
     lines = [f"{found.where}: {launch.model.name} on {launch.gpu.name}, SGLang {launch.version}"]
     if found.outlook is None:
         lines.append(f"  no prediction: {found.error}")
     else:
-        lines += _memory(found.outlook.capacity, launch.gpu.free_gib)
+        lines += _memory(found.outlook.capacity, launch.gpu.free_gib, min(BAR, text_width - BAR_FRAME))
         lines += _figures(found.outlook, found)
     lines += [f"  ! {caution}" for caution in found.cautions]
     lines += _changes(found)
     whole = found.outlook is None  # an error's line stays whole
-    return [*(lines if whole else (piece for line in lines for piece in _wrapped(line))), *_trials(found)]
+    return [
+        *(lines if whole else (piece for line in lines for piece in _wrapped(line, text_width))),
+        *_trials(found, width),
+    ]
 
 
-def _wrapped(line: str) -> list[str]:
+def _wrapped(line: str, width: int) -> list[str]:
+    if "[" in line and line.endswith("]") and " GiB [" in line:
+        return [line]
     indent = " " * (20 if line.startswith("  ") and not line.startswith("    ") else 11)
-    return textwrap.wrap(line, 80, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    indent = indent if width >= TEXT else "    "
+    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def _memory(found: Capacity, free_gib: float) -> Iterator[str]:
+def _memory(found: Capacity, free_gib: float, columns: int) -> Iterator[str]:
     sizes = {
         "weights": found.weights_gib,
         "draft": found.draft_gib + found.draft_kv_gib,
@@ -94,8 +110,8 @@ def _memory(found: Capacity, free_gib: float) -> Iterator[str]:
     bar, reached = "", 0.0
     for name, letter in PARTS:
         reached += sizes[name]
-        bar += letter * (min(BAR, round(reached / free_gib * BAR)) - len(bar))
-    yield f"  {free_gib:6.2f} GiB [{bar.ljust(BAR, '.')}]"
+        bar += letter * (min(columns, round(reached / free_gib * columns)) - len(bar))
+    yield f"  {free_gib:6.2f} GiB [{bar.ljust(columns, '.')}]"
     told = [f"{letter} {name} {sizes[name]:.2f}" for name, letter in PARTS if sizes[name] or name in ("weights", "KV")]
     yield f"             {' · '.join(told)} · outside {found.outside_gib:.2f}"
 
@@ -144,29 +160,37 @@ def _changes(found: Forecast) -> Iterator[str]:
         yield f"           costs {one.change.cost}"
 
 
-def _trials(found: Forecast) -> Iterator[str]:
+def _trials(found: Forecast, width: int | None) -> Iterator[str]:
     if not found.trials:
         return
     yield "  what if:"
-    rows = [("set", "slots", "running", "KV tokens", "tok/s", "outside GiB")]
-    for trial in found.trials:
-        if trial.outlook is None:
-            rows.append((trial.name, "-", "-", "-", "-", trial.problem))
-            continue
-        c = trial.outlook.capacity
-        running = f"{c.max_running_requests:,}"
-        kept = trial.outlook.steady_running
-        running += f" ({kept:,} by KV)" if kept < c.max_running_requests else ""
-        rows.append(
-            (trial.name, f"{c.slots:,}", running, f"{c.kv_tokens:,}", _speed(trial.outlook), f"{c.outside_gib:.1f}")
-        )
-    yield from _table(rows)
+    rows = [("set", "slots", "running", "KV tokens", "tok/s", "outside GiB"), *map(_trial, found.trials)]
+    widths = [max(len(row[at]) for row in rows if len(row) > at) for at in range(len(rows[0]))]
+    kept = list(range(len(widths)))
+    if width is not None:
+        kept = fitting(widths, width - 4, drop=(1, 5, 3))
+        if sum(widths[at] + 2 for at in kept) - 2 > width - 4:
+            yield from _stacked(rows, found.trials, width)
+            return
+    for row, trial in zip(rows, (None, *found.trials), strict=True):
+        if trial is not None and trial.problem:
+            line = f"    {row[0].ljust(widths[0])}  {trial.problem}"
+            yield from [line] if width is None else textwrap.wrap(line, width, subsequent_indent="      ")
+        else:
+            yield "    " + "  ".join(row[at].ljust(widths[at]) for at in kept).rstrip()
 
 
-def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    if not rows:
-        return
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        yield "    " + "  ".join((*cells, row[-1]))
+def _trial(trial: Trial) -> tuple[str, ...]:
+    if trial.outlook is None:
+        return (trial.name, "", "", "", "", "")
+    c, kept = trial.outlook.capacity, trial.outlook.steady_running
+    running = f"{c.max_running_requests:,}" + (f" ({kept:,} by KV)" if kept < c.max_running_requests else "")
+    return (trial.name, f"{c.slots:,}", running, f"{c.kv_tokens:,}", _speed(trial.outlook), f"{c.outside_gib:.1f}")
+
+
+def _stacked(rows: Sequence[tuple[str, ...]], trials: Sequence[Trial], width: int) -> Iterator[str]:
+    """Where not even the columns that matter most fit: a name with its figures below."""
+    for (name, *figures), trial in zip(rows[1:], trials, strict=True):
+        yield from textwrap.wrap(name, width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
+        told = ", ".join(f"{label} {figure}" for label, figure in zip(rows[0][1:], figures, strict=True))
+        yield from textwrap.wrap(trial.problem or told, width, initial_indent="      ", subsequent_indent="      ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rackhand.report import Comparison, Outcome, Report, Row
 
@@ -51,10 +51,24 @@ def _always_shown(outcome: Outcome) -> bool:
     return outcome.state in {"planned", "failed"}
 
 
-def comparison_lines(table: Comparison) -> list[str]:
-    """The table in plain columns, its notes below."""
+def fitting(widths: Sequence[int], width: int, *, drop: Sequence[int], gap: int = 2) -> list[int]:
+    """The columns that fit into `width` with `gap` between them: those of `drop` go first, in its order. No cell is
+    cut; what is not in `drop` stays, however narrow the screen is."""
+    kept = list(range(len(widths)))
+    for column in drop:
+        if sum(widths[at] + gap for at in kept) - gap <= width:
+            break
+        kept.remove(column)
+    return kept
+
+
+def comparison_lines(table: Comparison, width: int | None = None) -> list[str]:
+    """The table in plain columns, its notes below. The last columns are left out where `width` is too narrow."""
     grid = [("", *table.phases), *((label, *cells) for label, cells in table.rows)]
     widths = [max(len(line[column]) for line in grid) for column in range(len(grid[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in grid]
+    kept = list(range(len(widths)))
+    if width is not None:
+        kept = fitting(widths, width, drop=range(len(widths) - 1, 1, -1))
+    lines = ["  ".join(line[at].ljust(widths[at]) for at in kept).rstrip() for line in grid]
     rule = "-" * max(len(line) for line in lines)
     return [table.title, rule, *lines, rule, *table.notes]

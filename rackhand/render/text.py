@@ -18,10 +18,10 @@ from rich.text import Text
 from rackhand.contract.watch import Sample
 from rackhand.inventory import Baseline, Host
 from rackhand.place import COMMAND
-from rackhand.render.lines import comparison_lines, report_lines
+from rackhand.render.lines import comparison_lines, fitting, report_lines
 from rackhand.render.sparks import ASCII, BLOCKS
 from rackhand.render.trends import WIDE, below, beside
-from rackhand.render.watch_table import COLUMNS, View, view_of
+from rackhand.render.watch_table import COLUMNS, LEAST_WANTED, View, view_of
 from rackhand.render.words import plain
 from rackhand.report import Comparison, Report
 from rackhand.trail import Trail
@@ -44,6 +44,7 @@ class TextScreen:
         self._ramp = BLOCKS if not is_dumb and can_show(BLOCKS, self._console.encoding) else ASCII
         if width is None and not self._console.is_terminal:
             self._console = Console(file=out, highlight=False, markup=False, emoji=False, width=PIPE_WIDTH)
+        self._fit = self._width if width is not None or self._console.is_terminal else PIPE_WIDTH
         self._lock = threading.RLock()
         self._live: Live | None = None
         self._trails: dict[str, Trail] = {}
@@ -63,7 +64,7 @@ class TextScreen:
             if self._console.is_terminal and not self._console.is_dumb_terminal:
                 self._draw_live()
             else:
-                self._print(draw_view(self._views[host.where], self._width, self._ramp, dated=True))
+                self._print(draw_view(self._views[host.where], self._width, self._ramp, fit=self._fit, dated=True))
 
     def report(self, report: Report) -> None:
         self._end_live()
@@ -71,7 +72,7 @@ class TextScreen:
             self._print(Text(plain(line), style=style_of(line)))
 
     def compare(self, comparison: Comparison) -> None:
-        for line in comparison_lines(comparison):
+        for line in comparison_lines(comparison, self._fit):
             self._print(Text(plain(line)))
 
     def lines(self, event: str, fields: Mapping[str, Any], lines: Sequence[str]) -> None:  # noqa: ARG002
@@ -98,7 +99,7 @@ class TextScreen:
 
     def _drawn(self, width: int) -> Group:
         """All hosts, with the sparklines for so many columns."""
-        return Group(*(draw_view(view, width, self._ramp) for _, view in sorted(self._views.items())))
+        return Group(*(draw_view(view, width, self._ramp, fit=self._fit) for _, view in sorted(self._views.items())))
 
     def _end_live(self) -> None:
         with self._lock:
@@ -119,8 +120,9 @@ def picture_of(where: str, trail: Trail, baselines: Sequence[Baseline], *, width
     return re.sub(r"@font-face {.*?}\s*", "", svg, flags=re.DOTALL)
 
 
-def draw_view(view: View, width: int, ramp: str, *, dated: bool = False) -> RenderableType:
-    """One host's table with its title, sparklines for a screen of `width` columns, and the lines below."""
+def draw_view(view: View, width: int, ramp: str, *, fit: int = PIPE_WIDTH, dated: bool = False) -> RenderableType:
+    """One host's table with its title, sparklines for a screen of `width` columns, and the lines below. Of the table
+    those columns that `fit` columns hold."""
     when = time.strftime("%Y-%m-%d %H:%M:%S" if dated else "%H:%M:%S", time.localtime(view.time))
     title = Text.assemble((plain(view.where), "bold cyan"), f"  {when}")
     lines = [Text(plain(line)) for line in view.lines]
@@ -130,15 +132,18 @@ def draw_view(view: View, width: int, ramp: str, *, dated: bool = False) -> Rend
     if names:
         title.append(f"  sparklines: tok/s, KV, mamba, {view.trends.span}", "dim")
     under = [Text(line, "dim" if at == 0 else "cyan") for at, line in enumerate(below(view.trends, width, ramp))]
-    return Group(title, _table(view, names, sparks), *under, *lines)
+    return Group(title, _table(view, names, sparks, fit), *under, *lines)
 
 
-def _table(view: View, names: Sequence[str], sparks: Sequence[Sequence[str]]) -> Table:
-    """80 columns hold it without sparklines."""
+def _table(view: View, names: Sequence[str], sparks: Sequence[Sequence[str]], fit: int) -> Table:
+    """80 columns hold it without sparklines; on fewer the least wanted columns are left out, and no number is cut."""
+    grid = (COLUMNS, view.totals, *(cells for _, cells in view.rows))
+    widths = [max(len(line[at]) for line in grid) for at in range(len(COLUMNS))]
+    kept = fitting(widths, fit, drop=LEAST_WANTED, gap=1) if not names else list(range(len(COLUMNS)))
     table = Table(box=None, padding=(0, 1, 0, 0), show_footer=True, pad_edge=False)
-    for at, name in enumerate(COLUMNS):
+    for at in kept:
         table.add_column(
-            name,
+            COLUMNS[at],
             view.totals[at],
             justify="left" if at <= 1 else "right",
             header_style="dim",
@@ -148,8 +153,8 @@ def _table(view: View, names: Sequence[str], sparks: Sequence[Sequence[str]]) ->
     for name in names:
         table.add_column(name, header_style="dim", style="cyan", no_wrap=True)
     for (style, cells), drawn in zip(view.rows, sparks, strict=True):
-        first, state, *rest = cells
-        table.add_row(first, Text(state, style=style), *rest, *drawn)
+        shown = [Text(cells[at], style=style) if at == 1 else cells[at] for at in kept]
+        table.add_row(*shown, *drawn)
     return table
 
 

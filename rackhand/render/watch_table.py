@@ -16,6 +16,8 @@ from rackhand.steady import Course, course_of, total_of
 from rackhand.trail import Trail
 
 COLUMNS = ("GPU", "state", "run/cap", "queue", "KV", "mamba", "tok/s", "acc", "util", "W", "GiB")
+LEAST_WANTED = tuple(COLUMNS.index(name) for name in ("acc", "W", "util", "GiB", "mamba", "queue", "KV", "tok/s"))
+"""What a narrow screen is shown without, the first of these first."""
 STYLES: Mapping[State, str] = {
     "running": "green",
     "loading": "yellow",

@@ -191,3 +191,28 @@ def test_little_data_makes_no_error(open_page: OpenPage, tmp_path: Path, count: 
 
 def test_no_secret_is_in_the_document(open_page: OpenPage) -> None:
     assert SECRET not in open_page().content()
+
+
+def test_on_a_phone_each_event_is_read_whole_without_scrolling_sideways(open_page: OpenPage) -> None:
+    page = open_page(width=375)
+    found = page.evaluate("""() => {
+      const box = document.querySelector('.events').parentElement;
+      const rows = [...document.querySelectorAll('.events tbody tr')];
+      const right = document.documentElement.clientWidth;
+      return {
+        sideways: box.scrollWidth - box.clientWidth,
+        rows: rows.length,
+        outside: [...document.querySelectorAll('.events tbody td')].filter((td) => {
+          const r = td.getBoundingClientRect();
+          return r.right > right + 0.5 || r.left < 0 || td.scrollWidth > td.clientWidth + 1;
+        }).map((td) => td.textContent),
+        below: rows.every((tr) => {
+          const [number, , , words] = [...tr.children].map((td) => td.getBoundingClientRect());
+          return words.top >= number.bottom - 1 && words.width > right * 0.7;
+        }),
+      };
+    }""")
+    assert found["rows"] > 3
+    assert (found["sideways"], found["outside"], found["below"]) == (0, [], True)
+    wide = open_page(width=1200)
+    assert wide.evaluate("() => getComputedStyle(document.querySelector('.events tr')).display") == "table-row"
