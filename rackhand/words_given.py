@@ -7,7 +7,7 @@ import difflib
 import json
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from invoke.exceptions import Exit, ParseError
@@ -22,6 +22,7 @@ from rackhand.errors import InventoryError, UsageError
 from rackhand.place import COMMAND, IN_CHECKOUT
 
 USAGE = 2
+FEW = 4
 VALUE_NAMES: Mapping[str, str] = {
     "inventory": "NAME",
     "hosts": "NAMES",
@@ -160,14 +161,12 @@ def print_error(error: BaseException, code: int = USAGE) -> None:
     sys.stdout.flush()
 
 
-def alike(word: str, known: Collection[str]) -> str | None:
-    """The nearest name, or the only one that begins with the word, or that has the same parts in another order."""
+def alike(word: str, known: Collection[str]) -> tuple[str, ...]:
+    """The nearest name; else those that begin with the word, or have the same parts in another order, when few do."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.7)
-    if close:
-        return close[0]
     near = [name for name in known if len(word) > 2 and name.startswith(word)]
     near = near or [name for name in known if _parts(name) == _parts(word)]
-    return near[0] if len(near) == 1 else None
+    return tuple(close) or (tuple(sorted(near)) if len(near) <= FEW else ())
 
 
 def _parts(name: str) -> list[str]:
@@ -177,12 +176,17 @@ def _parts(name: str) -> list[str]:
 def _way_on(message: str, context: object) -> str:
     found = re.match(r"No idea what '(.+)' is", message)
     word = found[1] if found else ""
-    if word.startswith("-") and isinstance(context, InvokeContext) and context.name:
-        near = alike(word, [*context.flags, *context.inverse_flags])
-        meant = f"did you mean {near}? " if near else ""
-        return f"{meant}{COMMAND} --help {context.name} shows its flags, {COMMAND} --list the tasks"
+    verb = context.name if isinstance(context, InvokeContext) else None
+    if word.startswith("-") and verb and isinstance(context, InvokeContext):
+        meant = _meant(alike(word, [*context.flags, *context.inverse_flags]))
+        return f"{meant}{COMMAND} --help {verb} shows its flags, {COMMAND} --list the tasks"
     if not IN_CHECKOUT and _CHECKOUT_ONLY.fullmatch(word):
         return f"it works in a checkout of rackhand's source, as ./inv {word}"
-    near = alike(word, StrictParser.verbs) if word else None
-    meant = f"did you mean {near}? " if near else ""
+    if word and verb and isinstance(context, InvokeContext) and "--inventory" in context.flags:
+        return f"a value stands behind its flag, as in --inventory {word}; {COMMAND} --help {verb} shows the flags"
+    meant = _meant(alike(word, StrictParser.verbs)) if word else ""
     return f"{meant}{COMMAND} --list shows the tasks, {COMMAND} --help TASK its flags"
+
+
+def _meant(near: Sequence[str]) -> str:
+    return f"did you mean {' or '.join(near)}? " if near else ""

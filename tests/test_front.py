@@ -73,6 +73,8 @@ def test_wrong_usage_ends_with_2_and_a_way_on(words: tuple[str, ...], start: tup
         ("tail", "No idea what 'tail' is; did you mean tail-metrics?"),
         ("restart_server", "No idea what 'restart_server' is; did you mean restart-servers?"),
         ("check-prompts", "No idea what 'check-prompts' is; did you mean prompts.check?"),
+        ("lab", "No idea what 'lab' is; did you mean lab.down or lab.status or lab.up?"),
+        ("status lab", "No idea what 'lab' is; a value stands behind its flag, as in --inventory lab; ./inv --help"),
         ("--help resum", "No idea what 'resum' is; did you mean resume?"),
         ("deploy --hosts", "Flag --hosts needed value and was not given one; ./inv --list"),
     ],

@@ -26,7 +26,10 @@ class Change:
     cost: str
 
     def __str__(self) -> str:
-        return ", ".join(f"drop {k}" if v is None else k if v is True else f"{k}={v}" for k, v in self.flags.items())
+        """As restart-servers and capacity take it: `--set a=1 --set b=false`."""
+        values = {None: "false", True: "true", False: "false"}
+        given = {k: values[v] if v is None or isinstance(v, bool) else v for k, v in self.flags.items()}
+        return " ".join(f"--set {name}={value}" for name, value in given.items())
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

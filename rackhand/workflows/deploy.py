@@ -76,6 +76,8 @@ def local_uploads(jobs: Sequence[Job]) -> tuple[LocalUpload, ...]:
             continue
         try:
             about = job.upload.stat()
+            with job.upload.open("rb"):
+                pass
         except OSError as error:
             what = f"can't read {job.upload}: {error.strerror}"
             raise PreconditionError(what, where=f"jobs.{job.name}", hint="mend upload in the inventory") from error

@@ -170,7 +170,7 @@ class Judge:
         if len(self.held) >= _HELD_PROMPTS or self._refused_in_a_row >= _PROMPT_STREAK:
             raise HopelessError(
                 f"{self._refused_in_a_row} prompts in a row were refused, none completed: {trouble.message};"
-                " check --sampling, --model and the prompts, then resume"
+                " check --sampling, --model and the prompts, then ./inv resume"
             )
 
     def _check_hope(self) -> None:

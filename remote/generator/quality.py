@@ -260,5 +260,5 @@ class Gate:
         return (
             f"{rejected} of the first {self.judged} prompts were rejected ({counts}), more than"
             f" {self.quality.limit_share:.0%} of {limit}; the last: {fault.detail}. They stand in rejected.jsonl:"
-            f" put the servers right; {self.quality.advice(ordered[0][0])} ({_HOW}). Then resume with --retry-rejected"
+            f" put the servers right; {self.quality.advice(ordered[0][0])} ({_HOW}). Then ./inv resume --retry-rejected"
         )
