@@ -28,7 +28,7 @@ HELP = {
     "verbose": "show the details of what was done and of errors",
     "set": "a server flag instead of the inventory's, e.g. mem-fraction-static=0.9; repeat it; false leaves a flag out",
     "timeout": "seconds until a server counts as not ready (default: the inventory's ready_timeout_s)",
-    "at_once": "how many servers load at the same time (default: all)",
+    "at_once": "how many GPUs may be out of service at the same time (default: all)",
     "adopt": "also stop servers that somebody started by hand",
     "compare": "watch a job at work before and after, and tell whether the restart helped (default: yes)",
     "job": "name of the job (default: the only one)",

@@ -22,7 +22,7 @@ from rackhand.contract.watch import GpuSample, HostSample, JobSample, Sample
 from rackhand.errors import RackhandError
 from rackhand.outcomes import outcomes_of
 
-SCHEMA = 2
+SCHEMA = 3
 BUSY_S = 10.0
 KEEP_ALL_S = 14 * 86400.0
 """Older samples are thinned to one a minute."""
@@ -30,7 +30,7 @@ KEEP_S = 180 * 86400.0
 GPU_COLUMNS = (
     "state", "running", "cap", "queue", "pending_tokens", "kv_usage", "mamba_usage", "tok_s", "tok_s_source",
     "accept_len", "util_pct", "power_w", "memory_used_mib", "memory_total_mib", "temperature_c", "retractions",
-    "unread", "trouble", "slots", "graph", "still_s", "pid",
+    "unread", "trouble", "slots", "graph", "still_s", "pid", "cause",
 )  # fmt: skip
 HOST_COLUMNS = ("cpu_pct", "iowait_pct", "cpu_pressure_pct", "io_pressure_pct", "disk_free_gib")
 JOB_COLUMNS = (
@@ -57,6 +57,8 @@ _FROM_1 = (
     "ALTER TABLE sample ADD COLUMN rebuilt INTEGER NOT NULL DEFAULT 0",
 )
 """What makes a file of format 1 one of format 2."""
+_FROM_2 = ("ALTER TABLE gpu ADD COLUMN cause",)
+"""Of format 2 one of format 3."""
 _JOBS = f"""SELECT name, outcome.data, {", ".join(JOB_COLUMNS)} FROM job LEFT JOIN outcome USING (sample, name)"""  # noqa: S608
 
 
@@ -129,7 +131,8 @@ class Recording:
         with self._file:
             self._file.execute("BEGIN IMMEDIATE")
             (version,) = self._file.execute("PRAGMA user_version").fetchone()
-            for words in (*(_FROM_1 if version == 1 else ()), *_TABLES.split(";")):
+            steps = {1: (*_FROM_1, *_FROM_2), 2: _FROM_2}.get(version, ())
+            for words in (*steps, *_TABLES.split(";")):
                 self._file.execute(words)
             self._file.execute(f"PRAGMA user_version = {SCHEMA}")
 
@@ -283,6 +286,7 @@ def _scalar(value: object) -> object:
 
 def _gpu(gpu: int, throttle: str, *values: Any) -> GpuSample:
     named = dict(zip(GPU_COLUMNS, values, strict=True))
+    named["cause"] = named["cause"] or ""
     named["graph"] = None if named["graph"] is None else bool(named["graph"])
     return GpuSample(gpu=gpu, throttle=tuple(throttle.split()), **named)
 

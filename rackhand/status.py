@@ -37,6 +37,7 @@ class GpuStatus:
     exit_status: int | None = None
     fault: str = ""
     unread: str = ""
+    cause: str = ""
 
     def __str__(self) -> str:
         parts = [self.state if self.exit_status is None else f"{self.state} (exit {self.exit_status})"]
@@ -47,6 +48,7 @@ class GpuStatus:
             parts.append(f"nvidia-smi: {self.fault}")
         elif self.unread:
             parts.append(f"memory unknown ({self.unread})")
+        parts += [self.cause] if self.cause else []
         if self.memory_used_mib is not None:
             total = "?" if self.memory_total_mib is None else f"{self.memory_total_mib / 1024:.1f}"
             parts.append(f"{self.memory_used_mib / 1024:.1f}/{total} GiB")
@@ -142,7 +144,7 @@ def _ended(index: int, own: OwnServer | None, used: int | None, total: int | Non
         return GpuStatus(index, "empty", memory_used_mib=used, memory_total_mib=total)
     status = None if own.record.asked else own.record.exit_status
     state: GpuState = "stopped" if own.record.asked else "dead"
-    return GpuStatus(index, state, memory_used_mib=used, memory_total_mib=total, exit_status=status)
+    return GpuStatus(index, state, memory_used_mib=used, memory_total_mib=total, exit_status=status, cause=own.cause)
 
 
 def _url(own: OwnServer) -> str:

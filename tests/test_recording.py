@@ -74,7 +74,7 @@ def test_a_sample_comes_back_as_it_was_and_a_repeat_is_not_kept(recording: Recor
 def test_the_file_is_in_wal_mode_has_a_version_and_one_writer(recording: Recording) -> None:
     with closing(sqlite3.connect(recording.path)) as file:
         assert file.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-        assert file.execute("PRAGMA user_version").fetchone() == (2,)
+        assert file.execute("PRAGMA user_version").fetchone() == (3,)
     assert recording.take_pen()
     other = Recording(recording.path)
     assert not other.take_pen()
@@ -88,13 +88,15 @@ def test_a_file_of_format_1_is_brought_up_and_keeps_what_it_holds(tmp_path: Path
         made.put_sample("rtx", sample(100.0), run)
     with closing(sqlite3.connect(path)) as file:
         file.executescript(
-            "ALTER TABLE run DROP COLUMN inventory; ALTER TABLE sample DROP COLUMN rebuilt; PRAGMA user_version = 1"
+            "ALTER TABLE run DROP COLUMN inventory; ALTER TABLE sample DROP COLUMN rebuilt;"
+            "ALTER TABLE gpu DROP COLUMN cause; PRAGMA user_version = 1"
         )
     with closing(Recording(path)) as again:
         assert again.put_sample("rtx", replace(sample(102.0), rebuilt=True), run)
         assert [(s.time, s.rebuilt) for s in again.samples()] == [(100.0, False), (102.0, True)]
+        assert {gpu.cause for s in again.samples() for gpu in s.gpus} == {""}
         assert [(run.samples, run.inventory) for run in again.runs()] == [(2, {})]
-        assert again._file.execute("PRAGMA user_version").fetchone() == (2,)
+        assert again._file.execute("PRAGMA user_version").fetchone() == (3,)
 
 
 def test_a_newer_file_and_one_that_is_no_database_are_errors_of_one_line(tmp_path: Path) -> None:
@@ -102,7 +104,7 @@ def test_a_newer_file_and_one_that_is_no_database_are_errors_of_one_line(tmp_pat
     with closing(sqlite3.connect(newer)) as file:
         file.execute("PRAGMA user_version = 9")
     torn.write_bytes(b"no database at all, but long enough to look like one" * 50)
-    with pytest.raises(RackhandError, match="has format 9, this rackhand knows 2"):
+    with pytest.raises(RackhandError, match="has format 9, this rackhand knows 3"):
         Recording(newer)
     with pytest.raises(RackhandError, match="can't be opened"):
         Recording(torn)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from rackhand import agent
+from rackhand.again import fill_gpus
 from rackhand.contract import from_json, to_json
 from rackhand.contract.servers import (
+    STOPPED,
     ServerOrder,
     ServerResult,
     ServersRequest,
@@ -15,6 +17,7 @@ from rackhand.contract.servers import (
 from rackhand.errors import TransportError
 from rackhand.inventory import Host
 from rackhand.plan.servers import ServeGpus
+from rackhand.render.words import gpu_ranges
 from rackhand.report import Outcome
 from rackhand.scripts import interpreter
 from rackhand.transport import Transport
@@ -22,6 +25,8 @@ from rackhand.transport import Transport
 SILENCE_S = 60.0
 """The verbs send a heartbeat every 5 s."""
 SLACK_S = 120.0
+READY, FAILED = "ready", "failed"
+"""Steps that only this side knows: a result came."""
 
 
 def serve_gpus(
@@ -37,6 +42,8 @@ def serve_gpus(
 
     def on_step(step: Step) -> None:
         steps[step.gpu] = step
+        if step.step in (READY, STOPPED, FAILED):
+            return
         text = step.text.removeprefix(f"{step.step} ")
         say(f"GPU {step.gpu}: {step.step}{': ' if text else ''}{text}")
 
@@ -57,7 +64,7 @@ def start_servers(
 ) -> dict[int, ServerResult]:
     """One call for all GPUs; a result for each. A road that breaks in the middle raises TransportError."""
     orders = action.orders
-    request = ServersRequest(host.home, orders, dict(secrets), action.at_once)
+    request = ServersRequest(host.home, orders, dict(secrets), action.at_once, redo=action.redo)
     results: dict[int, ServerResult] = {}
     for event in agent.call(
         transport,
@@ -72,6 +79,7 @@ def start_servers(
         elif event.get("event") == "result":
             result = from_json(ServerResult, event)
             results[result.gpu] = result
+            on_step(Step(result.gpu, result.step if result.ok else FAILED, result.cause))
     missing = [str(order.gpu) for order in orders if order.gpu not in results]
     if missing:
         raise TransportError(f"no result for GPU {', '.join(missing)}", where=host.where)
@@ -95,21 +103,33 @@ def _outcomes(order: ServerOrder, result: ServerResult, before: int | None) -> l
     ]
 
 
-def outcomes_when_cut(action: ServeGpus, steps: Mapping[int, Step]) -> tuple[Outcome, ...]:
-    """What is known after the road broke: for each GPU that said anything what it had done, and how far it came."""
+def outcomes_when_cut(action: ServeGpus, steps: Mapping[int, Step], *, goes_on: bool = True) -> tuple[Outcome, ...]:
+    """What is known after the road broke: what each GPU had done, how far it came, and the command for those that were
+    not begun. `goes_on`: what was begun is ended inside; False: whoever did the work is gone too."""
     outcomes: list[Outcome] = []
+    unbegun, undone = [], []
     for order in action.orders:
-        step = steps.get(order.gpu)
+        step, name = steps.get(order.gpu), f"GPU {order.gpu}"
         if step is None:
+            unbegun.append(order.gpu)
             continue
-        name = f"GPU {order.gpu}"
+        if step.step in (READY, STOPPED):
+            outcomes.append(Outcome(f"{name}: {step.step}"))
+            continue
         targets = [*order.stop[:1], *order.adopt]
         if targets and step.step != "draining":
             pids = ", ".join(str(process.pid) for process in targets)
             outcomes.append(Outcome(f"{name}: {'told to end:' if step.step == 'stopping' else 'stopped'} pid {pids}"))
         elif step.step in ("starting", "loading"):
             outcomes.append(Outcome(f"{name}: a server was started"))
-        outcomes.append(Outcome(f"{name}: last seen {step.step}; what had begun goes on inside", "failed", step.text))
+        if step.step == FAILED or not goes_on:
+            undone.append(order.gpu)
+        after = step.text if step.step == FAILED else "what had begun goes on inside" if goes_on else "nobody goes on"
+        outcomes.append(Outcome(f"{name}: last seen {step.step}; {after}", "failed", step.text))
+    for gpus, what in ((undone, "not done"), (unbegun, "not begun")):
+        if gpus and action.redo:
+            where = f"GPU {gpu_ranges(gpus)}"
+            outcomes.append(Outcome(f"{where}: {what}; run: {fill_gpus(action.redo, gpus)}", "failed"))
     return tuple(outcomes)
 
 

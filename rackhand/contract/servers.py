@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ACTIVE, DRAINING, STOPPED, STARTING = "active", "draining", "stopped", "starting"
+WAITING = "waiting"
+"""The step of a GPU whose turn hasn't begun."""
 MEMORY_TOLERANCE_MIB = 512
 """How far above its idle baseline a GPU's memory may stand and still count as given back."""
 
@@ -43,7 +45,8 @@ class Process:
 class ServerRecord:
     """run/gpuN.json. `pid` is the main process of the server; `log_offset` is where its lines begin in `log`.
 
-    `exit_status` is None while it runs, negative for a signal; `asked` says that somebody asked it to stop.
+    `exit_status` is None while it runs, negative for a signal; `asked` says that somebody asked it to stop; `cause` is
+    why it ended when nobody did, in words.
     """
 
     gpu: int
@@ -60,6 +63,7 @@ class ServerRecord:
     exit_status: int | None = None
     ended: float | None = None
     asked: bool = False
+    cause: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,12 +87,14 @@ class Load:
 
 @dataclass(frozen=True)
 class OwnServer:
-    """A server of ours as it stands now. `load` is None when it did not answer in time."""
+    """A server of ours as it stands now. `load` is None when it did not answer in time; `cause` is why it ended
+    without being asked."""
 
     record: ServerRecord
     alive: bool
     living: tuple[Process, ...] = ()
     load: Load | None = None
+    cause: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,11 +109,27 @@ class Stray:
 
 
 @dataclass(frozen=True)
+class OpenTurn:
+    """One GPU that a restart or a stop was asked for and that hasn't ended well: in run/turns.json until another one
+    does. `step` is the last one reached, WAITING before it was begun; `redo` the operator's command line, with {gpus}
+    for the GPUs; `cause` why it ended, "" while it goes on; `working` whether its `worker` lives."""
+
+    gpu: int
+    step: str
+    since: float
+    redo: str
+    cause: str = ""
+    worker: Process | None = None
+    working: bool = False
+
+
+@dataclass(frozen=True)
 class ServersState:
     own: tuple[OwnServer, ...] = ()
     strays: tuple[Stray, ...] = ()
     baseline_mib: dict[str, int] = field(default_factory=dict)
     wishes: dict[str, str] = field(default_factory=dict)
+    turns: tuple[OpenTurn, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -145,13 +167,15 @@ class ServerOrder:
 
 @dataclass(frozen=True)
 class ServersRequest:
-    """`secrets` are file contents by name, put on the tmpfs before anything starts; `at_once` 0 starts all together."""
+    """`secrets` are file contents by name, put on the tmpfs before anything starts; `at_once`: so many GPUs
+    are out of service at a time (stopped, waiting for memory, starting, loading), 0: all. `redo`: see OpenTurn."""
 
     home: str
     orders: tuple[ServerOrder, ...]
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     at_once: int = 0
     start_gap_s: float = 0.5
+    redo: str = ""
 
 
 @dataclass(frozen=True)

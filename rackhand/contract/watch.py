@@ -77,7 +77,8 @@ class GpuSample:
     how long ago a batch line of either kind came or the counter moved; `pid` the recorded server process while it
     lives, `flags` those of its command line that decide capacity and speed; `lines` its last batch lines; `kv_tokens`
     the tokens in its KV pool; `prefill_share` how much of its time goes into prefill; `decoded_tokens` its counter;
-    `fault` what nvidia-smi says of a GPU out of order, of which it tells nothing else."""
+    `fault` what nvidia-smi says of a GPU out of order, of which it tells nothing else;
+    `cause` why a dead server ended, in words."""
 
     gpu: int
     state: State = "unknown"
@@ -110,6 +111,7 @@ class GpuSample:
     prefill_share: float | None = None
     decoded_tokens: float | None = None
     fault: str = ""
+    cause: str = ""
 
 
 @dataclass(frozen=True)

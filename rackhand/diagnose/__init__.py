@@ -12,7 +12,15 @@ from types import MappingProxyType
 from typing import Literal
 
 from rackhand.contract.watch import Sample
-from rackhand.diagnose.figures import LEAST_SAMPLES, gpu_figures, host_figures, host_words, mean_figures, projected
+from rackhand.diagnose.figures import (
+    LEAST_SAMPLES,
+    gpu_figures,
+    gpu_words,
+    host_figures,
+    host_words,
+    mean_figures,
+    projected,
+)
 from rackhand.diagnose.limits import CAPS, FEEDING, MEMORY, STEPS
 from rackhand.diagnose.rule import Rule, holds, render_words
 from rackhand.diagnose.rules import BROKEN, HARDWARE
@@ -84,7 +92,8 @@ def diagnose(samples: Sequence[Sample], *, window_s: float = WINDOW_S) -> Diagno
         for hit in alike:
             if those := tuple(gpu for gpu in hit if rule.name in met[gpu]):
                 figures_of = mean_figures([gpus[gpu] for gpu in those])
-                verdicts.append(_verdict(rule, "now", those, figures_of, _lines(window, those)))
+                lines = _lines(window, those)
+                verdicts.append(_verdict(rule, "now", those, figures_of, lines, texts=gpu_words(window, those)))
     underfed = {gpu: projected(gpus[gpu]) for gpu in gpus if FED_TOO_LITTLE & met[gpu]}
     verdicts += _next(underfed, alike)
     seconds = window[-1].time - window[0].time if window else 0.0

@@ -87,6 +87,12 @@ def host_words(window: Sequence[Sample]) -> dict[str, str]:
     return found
 
 
+def gpu_words(window: Sequence[Sample], gpus: Sequence[int]) -> dict[str, str]:
+    """Why those that are down ended, as far as it is known."""
+    causes = {gpu.cause: None for gpu in (window[-1].gpus if window else ()) if gpu.gpu in gpus and gpu.cause}
+    return {"down_for": "; ".join(causes)} if causes else {}
+
+
 def _first_with(window: Sequence[Sample], status: str) -> JobSample | None:
     return next((job for job in (window[-1].jobs if window else ()) if _status(job) == status), None)
 

@@ -68,7 +68,7 @@ BROKEN = (
         when=((If("down", ">=", 1),),),
         sure=((If("down", ">=", 1),),),
         says="the server ended by itself",
-        evidence=("its process is gone, and nobody asked it to stop",),
+        evidence=("{down_for}", "its process is gone, and nobody asked it to stop"),
         changes=(Change("./inv restart-servers --gpus {gpus}", "the GPU works again", "the start of one server"),),
         hides=frozenset("*"),
     ),

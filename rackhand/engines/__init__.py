@@ -36,10 +36,11 @@ class FlagMistake:
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a server ended: the log's own words, and what to do."""
+    """Why a server ended: the log's own words, and what to do. `is_kill`: somebody's SIGKILL."""
 
     text: str
     hint: str = ""
+    is_kill: bool = False
 
 
 @dataclass(frozen=True)

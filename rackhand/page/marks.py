@@ -58,7 +58,8 @@ def _server_changes(samples: Sequence[Sample]) -> Iterator[Change]:
                 gone.add(gpu.gpu)
                 if before is not None:
                     died = gpu.state == "dead"
-                    yield sample.time, "trouble" if died else "restart", "died" if died else "stopped", gpu.gpu
+                    what = f"died ({gpu.cause})" if died and gpu.cause else "died" if died else "stopped"
+                    yield sample.time, "trouble" if died else "restart", what, gpu.gpu
 
 
 def _came(before: GpuSample | None, now: GpuSample) -> str:

@@ -29,12 +29,14 @@ from rackhand.template import render_script
 @dataclass(frozen=True, slots=True)
 class ServeGpus:
     """One call of the verb `servers`; `lines` say in words what it will do, GPU by GPU. `before` is the effective
-    capacity (running requests) of each server that runs now, as far as it said it."""
+    capacity (running requests) of each server that runs now, as far as it said it; `redo` the command line that does it
+    again, with {gpus} for the GPUs."""
 
     orders: tuple[ServerOrder, ...]
     lines: tuple[str, ...]
     at_once: int = 0
     before: Mapping[int, int] = field(default_factory=dict)
+    redo: str = ""
 
 
 def plan_restart(

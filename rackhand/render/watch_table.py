@@ -88,7 +88,8 @@ def lines_of(sample: Sample, course: Course, losses: Losses, baselines: Sequence
     facts = [f"the run is {course}"] if course != "unknown" else []
     facts += [share_words(rate, baseline) for baseline in baselines if rate is not None]
     lines += ["; ".join(facts)] if facts else []
-    lines += [f"GPU {gpu.gpu}: {gpu.trouble} in the log" for gpu in sample.gpus if gpu.trouble]
+    lines += [f"GPU {gpu.gpu}: {gpu.cause}" for gpu in sample.gpus if gpu.cause]
+    lines += [f"GPU {gpu.gpu}: {gpu.trouble} in the log" for gpu in sample.gpus if gpu.trouble and not gpu.cause]
     lines += smi_lines(sample)
     slowed = {name for gpu in sample.gpus for name in gpu.throttle} - {"power_cap"}
     counts = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from rackhand.again import stop_words
 from rackhand.apply import Place, apply
 from rackhand.contract.job import JobState
 from rackhand.errors import PreconditionError, UsageError
@@ -86,7 +87,7 @@ def stop(
         raise UsageError(f"job {job.name} is on host {job.host}", hint=f"write --hosts {job.host}, or leave it out")
 
     def work(task: Task) -> None:
-        _stop(task, fleet.jobs_on(task.host) if job is None else (job,), wish, asked)
+        _stop(task, fleet, fleet.jobs_on(task.host) if job is None else (job,), wish, asked)
 
     return hosts_at_work.run("stop", targets, work, say=say, roads=roads)
 
@@ -156,7 +157,7 @@ def _servers(host: Host, facts: Facts) -> tuple[Server, ...]:
     return servers_of(host, possible)
 
 
-def _stop(task: Task, jobs: Sequence[Job], wish: Stop, choice: Choice) -> None:
+def _stop(task: Task, fleet: Fleet, jobs: Sequence[Job], wish: Stop, choice: Choice) -> None:
     host = task.host
     facts = look(task.transport, host, jobs)
     actions = [(job, plan_stop(job, job_states(job, facts), timeout_s=wish.timeout_s)) for job in jobs]
@@ -177,5 +178,5 @@ def _stop(task: Task, jobs: Sequence[Job], wish: Stop, choice: Choice) -> None:
         for line in servers.lines:
             task.add(line, "planned")
     else:
-        serve(task, servers, {})
+        serve(task, replace(servers, redo=stop_words(fleet, host)), {})
         add_status(task, jobs, look(task.transport, host, jobs))

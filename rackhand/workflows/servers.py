@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rackhand import tmux
+from rackhand.again import open_turns, restart_words
 from rackhand.apply import Place, apply
 from rackhand.apply.servers import outcomes_when_cut
 from rackhand.arguments import NO_VALUES, FlagValue
@@ -106,6 +107,7 @@ def reveal_secrets(host: Host) -> dict[str, str]:
 def add_status(task: Task, jobs: Sequence[Job], facts: Facts) -> None:
     for gpu in gpu_statuses(task.host, facts):
         task.facts[f"GPU {gpu.gpu}"] = str(gpu)
+    task.facts.update(open_turns(facts.servers.turns))
     for number, line in enumerate(stray_lines(facts), 1):
         task.facts[f"not ours {number}"] = line
     outputs = {job.output.rstrip("/") for job in jobs}
@@ -146,7 +148,7 @@ def _restart_host(task: Task, fleet: Fleet, restart: Restart, choice: Choice) ->
     seen = BeforeAfter(fleet, task, at_work[0].name) if restart.compare and at_work else None
     if seen:
         seen.watch_before()
-    serve(task, action, secrets)
+    serve(task, replace(action, redo=_again(fleet, host, restart)), secrets)
     after = look(task.transport, host, jobs)
     add_status(task, jobs, after)
     compare_started(task, after, servers, versions)
@@ -154,13 +156,26 @@ def _restart_host(task: Task, fleet: Fleet, restart: Restart, choice: Choice) ->
         task.facts.update(seen.watch_after())
 
 
+def _again(fleet: Fleet, host: Host, restart: Restart) -> str:
+    return restart_words(
+        fleet,
+        host,
+        restart.overrides,
+        timeout_s=restart.timeout_s,
+        at_once=restart.at_once,
+        adopt=restart.adopt,
+        compare=restart.compare,
+    )
+
+
 def serve(task: Task, action: ServeGpus, secrets: Mapping[str, str]) -> None:
     """Apply, and say how far each GPU came when the road breaks or the operator interrupts."""
     place = Place(task.host, task.transport, task.say, secrets)
     try:
         task.outcomes.extend(apply(action, place))
-    except (TransportError, RemoteError):
-        task.outcomes.extend(outcomes_when_cut(action, place.steps))
+    except (TransportError, RemoteError) as error:
+        goes_on = not isinstance(error, RemoteError) or error.kind != "killed"
+        task.outcomes.extend(outcomes_when_cut(action, place.steps, goes_on=goes_on))
         raise
 
 

@@ -151,7 +151,8 @@ class Track:
             if sample.rebuilt and gpu.state == "unknown":
                 continue
             if before is not None and before != gpu.state:
-                self._happened(sample, "state", f"{before} -> {gpu.state}", {"trouble": gpu.trouble}, gpu.gpu)
+                text = f"{before} -> {gpu.state}" + (f": {gpu.cause}" if gpu.cause else "")
+                self._happened(sample, "state", text, {"trouble": gpu.trouble, "cause": gpu.cause}, gpu.gpu)
             self.states[gpu.gpu] = gpu.state
 
     def _look(self, sample: Sample) -> None:

@@ -17,6 +17,7 @@ from rackhand.contract.servers import (
     DRAINING,
     STARTING,
     STOPPED,
+    WAITING,
     Process,
     ServerOrder,
     ServerResult,
@@ -47,7 +48,8 @@ class OrderError(Exception):
 
 @dataclass
 class Shop:
-    """What the turns share: state files, the sampler, the gate of starts, and the wish to stop waiting."""
+    """What the turns share: state files, the sampler, the gate that lets so many GPUs be out of service at a time, and
+    whether nobody waits any more (`alone`)."""
 
     home: Path
     kind: Engine
@@ -56,16 +58,18 @@ class Shop:
     baselines: Baselines
     say: Callable[[Step], None]
     gate: threading.Semaphore
+    alone: threading.Event
     sampler: Sampler = field(default_factory=Sampler)
-    cancelled: threading.Event = field(default_factory=threading.Event)
 
 
 class Turn:
-    """`run` gives the result and never raises for what a server, a GPU or a disk does."""
+    """`run` gives the result and never raises for what a server, a GPU or a disk does. `went_on`: nobody waited any
+    more for a server that loads."""
 
     def __init__(self, shop: Shop, order: ServerOrder, *, delay_s: float = 0.0) -> None:
         self._shop, self._order, self._delay_s = shop, order, delay_s
-        self.step, self._began = "waiting", time.monotonic()
+        self.step, self._began = WAITING, time.monotonic()
+        self.went_on = False
 
     def run(self) -> ServerResult:
         try:
@@ -80,27 +84,26 @@ class Turn:
             self._give_up(running=True)
             return self._result(ok=False, cause=str(error))
 
-    def let_go(self) -> None:
-        """The verb ends while this turn still waits."""
-        self._give_up(running=True, loading=self.step == "loading")
-
     def _give_up(self, *, running: bool, loading: bool = False) -> None:
         """A server that is gone is not wanted any more: what ended while it was wanted would count as a crash. One
         that nobody waits for any longer is wanted: a generator takes it once it answers."""
-        if loading or (not running and not self._shop.cancelled.is_set()):
+        if loading or not running:
             with contextlib.suppress(OSError):
                 self._shop.wishes.put(self._order.url, ACTIVE if loading else STOPPED)
 
     def _run(self) -> ServerResult:
         order = self._order
-        self._stop()
-        if order.uuid:
-            self._await_memory()
-        if order.start is None:
-            self._shop.wishes.put(order.url, STOPPED)
-            return self._result(ok=True, step="stopped")
         with self._shop.gate:
-            self._sleep(self._delay_s)
+            if self._shop.alone.is_set():
+                raise OrderError("not begun: the connection to the operator ended before", running=True)
+            self._began = time.monotonic()
+            self._stop()
+            if order.uuid:
+                self._await_memory()
+            if order.start is None:
+                self._shop.wishes.put(order.url, STOPPED)
+                return self._result(ok=True, step="stopped")
+            time.sleep(self._delay_s)
             return self._start(order.start)
 
     def _stop(self) -> None:
@@ -120,6 +123,7 @@ class Turn:
         remembered = {*targets[1:], *processes.descendants(main.pid)} if processes.lives(main) else set(targets[1:])
         self._say("stopping", f"{text}: pid {main.pid}")
         processes.send_signal(main, signal.SIGTERM)
+        processes.send_signal(main, signal.SIGCONT)  # one that was stopped by a signal takes none until it goes on
         if not self._await(lambda: not processes.lives(main), self._order.stop_timeout_s):
             self._say("stopping", f"pid {main.pid} still there after {self._order.stop_timeout_s:.0f} s: SIGKILL")
             remembered |= set(processes.descendants(main.pid))
@@ -211,7 +215,9 @@ class Turn:
             if load is not None:
                 self._shop.wishes.put(self._order.url, ACTIVE)
                 return self._result(ok=True, step="ready", capacity_of=load)
-            self._sleep(POLL_S, loading=True)
+            if self._shop.alone.wait(POLL_S):
+                self.went_on = True
+                raise OrderError("nobody waits for it any more; it goes on loading", loading=True)
         what = f"not ready after {start.ready_timeout_s:.0f} s ({ready.stage or 'no line in its log'}); it goes on"
         raise OrderError(what, ready.last_lines(), loading=True)
 
@@ -220,12 +226,8 @@ class Turn:
         while not true():
             if time.monotonic() >= deadline:
                 return False
-            self._sleep(POLL_S)
+            time.sleep(POLL_S)
         return True
-
-    def _sleep(self, seconds: float, *, loading: bool = False) -> None:
-        if self._shop.cancelled.wait(seconds):
-            raise OrderError("interrupted", loading=loading)
 
     def _say(self, step: str, text: str = "") -> None:
         self.step = step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from rackhand.contract import from_json
@@ -21,6 +22,7 @@ from remote import processes
 from remote.serving.ask import ask, read_api_key
 from remote.serving.gpu_memory import Baselines, observe_gpus
 from remote.serving.journal import read_json
+from remote.serving.turns import observe_turns
 from remote.serving.wishes import read_wishes
 
 LOAD_TIMEOUT_S = 3.0
@@ -34,13 +36,14 @@ def observe_servers(home: str, *, engine_name: str = "sglang") -> ServersState:
         key = read_api_key(Path(secrets_dir(home)))
         with ThreadPoolExecutor(len(own)) as pool:
             loads = list(pool.map(lambda server: observe_load(kind, server, key), own))
-        own = [OwnServer(s.record, s.alive, s.living, load) for s, load in zip(own, loads, strict=True)]
+        own = [replace(s, load=load) for s, load in zip(own, loads, strict=True)]
     ours = {p.pid for server in own for p in server.living}
     return ServersState(
         own=tuple(own),
         strays=find_strays(kind, ours),
         baseline_mib=Baselines(base).read(),
         wishes=read_wishes(base),
+        turns=observe_turns(base),
     )
 
 
@@ -104,7 +107,20 @@ def observe_load(kind: Engine, server: OwnServer, key: str | None) -> Load | Non
 
 def _own(record: ServerRecord) -> OwnServer:
     living = living_of(record)
-    return OwnServer(record, any(p.pid == record.pid for p in living), living)
+    alive = any(p.pid == record.pid for p in living)
+    return OwnServer(record, alive, living, cause="" if alive else cause_of(record))
+
+
+def cause_of(record: ServerRecord) -> str:
+    """Why a server that is gone ended; "" when it was asked to."""
+    if record.asked or record.cause:
+        return "" if record.asked else record.cause
+    if record.exit_status is not None:
+        return f"it ended with status {record.exit_status}"
+    started = processes.container_started()
+    if started is not None and started > record.started:
+        return "it ended with the container, which was stopped while it ran"
+    return "it and its supervisor were killed"
 
 
 def _has_foreign_parent(pid: int, foreign: dict[int, tuple[str, ...]]) -> bool:

@@ -18,11 +18,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
 from rackhand.contract.servers import ACTIVE, ServerRecord, secrets_dir
+from rackhand.engines import engine
 from remote import processes
 from remote.serving.journal import append_event, replace_json
 from remote.serving.redact import Redactor, read_secrets
@@ -32,6 +34,10 @@ from remote.serving.wishes import read_wishes
 HANGUP_GRACE_S = 60.0
 CHILDREN_POLL_S = 1.0
 DRAIN_OUTPUT_S = 5.0
+LOOKS_BACK = 6
+"""Of the kernel's count of OOM kills: a server may take some seconds to end after its scheduler was killed."""
+ENGINE = "sglang"
+LARGEST_LOG = 16 << 20
 _PR_SET_PDEATHSIG = 1
 
 
@@ -69,6 +75,7 @@ class Supervisor:
         self._ended = threading.Event()
         self._hung_up_at: float | None = None
         self._was_wanted = self._asked = False
+        self._oom_kills: deque[int | None] = deque([processes.oom_kills()], maxlen=LOOKS_BACK)
 
     def run(self) -> int:
         """The server's exit status as a shell would report it."""
@@ -80,6 +87,7 @@ class Supervisor:
         while (status := child.poll()) is None:
             self._note_children(child.pid)
             self._end_after_hangup(child)
+            self._oom_kills.append(processes.oom_kills())
             self._was_wanted = self._was_wanted or self._is_wanted()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(timeout=CHILDREN_POLL_S)
@@ -87,6 +95,8 @@ class Supervisor:
         self._log.write(self._redactor.flush())
         asked = self._asked or status == -signal.SIGTERM or (self._was_wanted and not self._is_wanted())
         self._record = replace(self._record, exit_status=status, ended=round(time.time(), 3), asked=asked)
+        if not asked:
+            self._record = replace(self._record, cause=self._cause(status))
         self._save()
         self._say("server_exit", status=status, asked=self._record.asked)
         return status if status >= 0 else 128 - status
@@ -94,6 +104,14 @@ class Supervisor:
     def _is_wanted(self) -> bool:
         """A stop is asked of the server's own process: what tells it from a crash is that it was active before."""
         return read_wishes(self._home).get(f"http://127.0.0.1:{self._record.port}") == ACTIVE
+
+    def _cause(self, status: int) -> str:
+        """In words: the first sign in the log of this start, else the status; and the kernel's own word on a kill."""
+        cause = engine(ENGINE).find_cause(read_lines(Path(self._record.log), self._record.log_offset), status)
+        before, now = self._oom_kills[0], processes.oom_kills()
+        if cause.is_kill and before is not None and now is not None and now > before:
+            return f"{cause.text} by the OOM killer: the container's memory was used up"
+        return f"{cause.text}; {cause.hint}" if cause.hint else cause.text
 
     def _start(self) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -154,6 +172,16 @@ class Supervisor:
 
     def _say(self, event: str, **fields: object) -> None:
         append_event(self._home, event, gpu=self._record.gpu, pid=self._record.pid, port=self._record.port, **fields)
+
+
+def read_lines(log: Path, offset: int) -> list[str]:
+    """The lines of a start, the last LARGEST_LOG bytes of them; none where the log can't be read."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(offset, log.stat().st_size - LARGEST_LOG))
+            return file.read(LARGEST_LOG).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
 
 
 def main(argv: list[str]) -> int:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from rackhand.contract.watch import LIVE, GpuSample, State, WatchedServer
 from rackhand.engines import engine
 from rackhand.engines.seen import Reading
+from remote.serving.state import cause_of, read_record
 from remote.watching.endpoints import Endpoints
 from remote.watching.server_log import ServerLog
 from remote.watching.smi import GpuReading
@@ -91,7 +92,12 @@ class WatchedGpu:
             kv_tokens=log.total("#full token", "#token") if live else None,
             decoded_tokens=read.decoded_tokens if live else None,
             prefill_share=_round(log.prefill_share(), 4) if live and not idle else None,
+            cause=self._cause() if state == "dead" else "",
         )
+
+    def _cause(self) -> str:
+        record = read_record(self._record_path)
+        return "" if record is None else cause_of(record)
 
     def begin_past(self, since: float) -> float | None:
         """Read the log again from `since` on. When the past begins that could be read, if that is later."""

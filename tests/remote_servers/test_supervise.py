@@ -92,6 +92,18 @@ def test_a_signal_shows_as_negative_status_and_128_more(bench: Bench) -> None:
     process = bench.start("import os; os.kill(os.getpid(), 9)")
     assert process.wait(20) == 137
     assert bench.record()["exit_status"] == -9
+    assert bench.record()["cause"].startswith("the server was killed (signal 9)")
+
+
+def test_a_scheduler_that_was_killed_is_the_cause_and_one_that_was_asked_to_end_has_none(bench: Bench) -> None:
+    line = "Subprocess scheduler_0 (pid=7) crashed with exit code -9. Triggering SIGQUIT for cleanup..."
+    assert bench.start(f"import os; print({line!r}, flush=True); os.kill(os.getpid(), 9)").wait(20) == 137
+    assert bench.record()["cause"].startswith("the scheduler was killed (signal 9)")
+    process = bench.start(PATIENT)
+    bench.await_true(lambda: bench.text().endswith("up\n"))
+    process.terminate()
+    process.wait(20)
+    assert bench.record()["cause"] == ""
 
 
 def test_sigterm_reaches_the_server_alone_and_children_are_remembered(bench: Bench) -> None:

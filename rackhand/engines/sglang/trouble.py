@@ -10,6 +10,7 @@ from rackhand.engines import Cause
 
 _PREFIX = re.compile(r"^(?:\(\w+ pid=[^)]*\) )?\[\d{4}-\d\d-\d\d [\d:.]+(?: [A-Z_]+\d+)*\] ")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_CRASHED = re.compile(r"Subprocess ([a-z]+)\w* \(pid=\d+\) crashed with exit code (-?\d+)")
 _TRACEBACK = "Traceback (most recent call last)"
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Resources|Failure|Timeout)\b|^[\w.]+: \S")
 
@@ -59,7 +60,12 @@ def clean(line: str) -> str:
 def find_cause(lines: Iterable[str], exit_status: int | None = None) -> Cause:
     """The first sign in the log; without one, what the exit status says. `exit_status` is negative for a signal."""
     cleaned = iter([clean(line) for line in lines])
+    crashed: Cause | None = None
     for line in cleaned:
+        if found := _CRASHED.search(line):
+            crashed = crashed or _ended(f"the {found[1]}", int(found[2]))
+            if int(found[2]) == -signal.SIGKILL:
+                return crashed  # it wrote nothing of its own: whatever follows is the others' echo
         if _ECHO.search(line):
             continue
         if _TRACEBACK in line:
@@ -67,7 +73,7 @@ def find_cause(lines: Iterable[str], exit_status: int | None = None) -> Cause:
         hint = _hint(line)
         if hint is not None:
             return Cause(line.strip(), hint)
-    return _from_status(exit_status)
+    return crashed or _from_status(exit_status)
 
 
 def _from_traceback(lines: Iterator[str]) -> Cause:
@@ -92,12 +98,19 @@ def _hint(line: str) -> str | None:
 def _from_status(status: int | None) -> Cause:
     if status is None:
         return Cause("it ended; its log names no cause")
-    number = -status if status < 0 else status - 128 if status > 128 else None
-    if number == signal.SIGKILL:
-        return Cause("killed by SIGKILL", "out of host memory? See dmesg on the host")
-    if number is not None:
-        try:
-            return Cause(f"ended by {signal.Signals(number).name}")
-        except ValueError:
-            return Cause(f"ended by signal {number}")
+    code = 128 - status if status > 128 else status
+    if code < 0:
+        return _ended("the server", code)
     return Cause(f"exit status {status}; its log names no cause")
+
+
+def _ended(who: str, code: int) -> Cause:
+    """`code` as Python has it: negative for a signal."""
+    if code >= 0:
+        return Cause(f"{who} ended with status {code}")
+    if code == -signal.SIGKILL:
+        return Cause(f"{who} was killed (signal 9)", "out of host memory? See dmesg on the host", is_kill=True)
+    try:
+        return Cause(f"{who} was ended by {signal.Signals(-code).name} (signal {-code})")
+    except ValueError:
+        return Cause(f"{who} was ended by signal {-code}")
