@@ -5,10 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from rackhand.arguments import FlagValue
+from rackhand.arguments import FlagValue, gpu_ranges
 from rackhand.contract.servers import WAITING, OpenTurn
 from rackhand.inventory import Fleet, Host
-from rackhand.render.words import gpu_ranges
 
 GPUS = "{gpus}"
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rackhand import agent
 from rackhand.again import fill_gpus
+from rackhand.arguments import gpu_ranges
 from rackhand.contract import from_json, to_json
 from rackhand.contract.servers import (
     STOPPED,
@@ -17,7 +18,6 @@ from rackhand.contract.servers import (
 from rackhand.errors import TransportError
 from rackhand.inventory import Host
 from rackhand.plan.servers import ServeGpus
-from rackhand.render.words import gpu_ranges
 from rackhand.report import Outcome
 from rackhand.scripts import interpreter
 from rackhand.transport import Transport
