@@ -90,11 +90,19 @@ def warn_at_start(place: Place, vmid: int, text: str = "old systemd (< v232) det
 
 def set_workspace_access(place: Place, vmid: int, *, read_only: bool) -> None:
     """Makes /workspace of a running container refuse writes, or take them again."""
+    _remount(place, vmid, "ro" if read_only else "rw")
+
+
+def set_workspace_noexec(place: Place, vmid: int, *, noexec: bool) -> None:
+    """Makes /workspace of a running container run no program of its files and map no library, or do so again."""
+    _remount(place, vmid, "noexec" if noexec else "exec")
+
+
+def _remount(place: Place, vmid: int, option: str) -> None:
     pid = container.init_pid(place, vmid)
     if pid is None:
         raise LabError(f"container {vmid} isn't running")
-    access = "ro" if read_only else "rw"
-    argv = ["nsenter", "-t", str(pid), "-m", "mount", "-o", f"remount,bind,{access}", "/workspace"]
+    argv = ["nsenter", "-t", str(pid), "-m", "mount", "-o", f"remount,bind,{option}", "/workspace"]
     subprocess.run(argv, check=True, capture_output=True)
 
 

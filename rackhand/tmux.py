@@ -26,8 +26,16 @@ class Pane:
     digest: str
 
 
+SOCKET_BYTES = 107
+"""The longest path of a Unix socket (sun_path without its NUL); tmux says "File name too long" beyond."""
+
+
+def socket_path(home: str) -> str:
+    return f"{home}/tmux.sock"
+
+
 def tmux_argv(home: str, *words: str) -> Argv:
-    return ("tmux", "-S", f"{home}/tmux.sock", "-f", "/dev/null", *words)
+    return ("tmux", "-S", socket_path(home), "-f", "/dev/null", *words)
 
 
 def new_session_argv(home: str, session: str, command: Argv, *, digest: str) -> Argv:

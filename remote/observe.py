@@ -56,7 +56,7 @@ def observe(request: ObserveRequest) -> ObserveReply:
     manifest = read_text(Path(request.home, MANIFEST))
     return ObserveReply(
         platform=_platform(),
-        workspace=_workspace(Path(request.workspace)),
+        workspace=_workspace(Path(request.workspace), Path(request.home)),
         manifest=manifest,
         files=_files(request, manifest),
         interpreter=_interpreter(python, imports, request),
@@ -90,7 +90,7 @@ def _platform() -> Platform:
     )
 
 
-def _workspace(path: Path) -> Workspace:
+def _workspace(path: Path, home: Path) -> Workspace:
     if not path.is_dir():
         return Workspace(exists=False)
     flags = os.statvfs(path)
@@ -99,7 +99,13 @@ def _workspace(path: Path) -> Workspace:
         problem = "Read-only file system"
     elif not os.access(path, os.W_OK | os.X_OK):
         problem = "Permission denied"
-    return Workspace(exists=True, free_bytes=flags.f_bavail * flags.f_frsize, problem=problem)
+    under_home = os.statvfs(home) if home.is_dir() else flags
+    return Workspace(
+        exists=True,
+        free_bytes=flags.f_bavail * flags.f_frsize,
+        problem=problem,
+        noexec=bool(under_home.f_flag & os.ST_NOEXEC),
+    )
 
 
 def _files(request: ObserveRequest, manifest: str | None) -> dict[str, FileState]:

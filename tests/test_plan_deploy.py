@@ -20,7 +20,7 @@ from rackhand.errors import PreconditionError
 from rackhand.facts import Facts, GpuFacts, parse_manifest
 from rackhand.inventory import Env, FileSpec, Host, ProxmoxLxc, ServerSpec, Ssh
 from rackhand.pins import pins_for
-from rackhand.plan.deploy import LocalUpload, SendFiles, diff_of, plan_deploy
+from rackhand.plan.deploy import LocalUpload, SendFiles, check_workspace, diff_of, plan_deploy
 
 CASES = yaml.safe_load((Path(__file__).parent / "plans/deploy.yaml").read_text())
 PLATFORM = Platform("3.11.2", "/usr/bin/python3", "x86_64", "glibc 2.36")
@@ -90,6 +90,16 @@ def test_the_plan_is_what_the_facts_lack(name: str) -> None:
     assert str(action) == wanted["text"].replace("DIGEST", DIGEST)
     assert action.manifest is not None
     assert parse_manifest(action.manifest.content.decode()) == manifest_of(FILES, None if host.python else DIGEST)
+
+
+@pytest.mark.parametrize(("length", "too_long"), [(88, 0), (89, 1), (200, 112)])
+def test_a_workspace_whose_tmux_socket_would_be_too_long_is_refused(length: int, too_long: int) -> None:
+    host = replace(HOST, workspace="/" + "w" * (length - 1))
+    if not too_long:
+        check_workspace(host, facts_of({}, HOST))
+        return
+    with pytest.raises(PreconditionError, match=rf"tmux by {too_long} bytes?; give a shorter hosts.pve1.workspace"):
+        check_workspace(host, facts_of({"observed": {"workspace": {"exists": False}}}, HOST))
 
 
 def test_a_diff_shows_text_and_only_names_what_is_not_text() -> None:

@@ -74,11 +74,13 @@ class Platform:
 
 @dataclasses.dataclass(frozen=True)
 class Workspace:
-    """`problem` is the system's text when a file can't be made there, e.g. Read-only file system."""
+    """`problem` is the system's text when a file can't be made there, e.g. Read-only file system. `noexec`: the mount
+    under rackhand's own directory lets no program or library of its files run."""
 
     exists: bool
     free_bytes: int = 0
     problem: str | None = None
+    noexec: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from rackhand.errors import PreconditionError
 from rackhand.facts import Facts
 from rackhand.inventory import Host
 from rackhand.pins import Pins, pins_for
+from rackhand.tmux import SOCKET_BYTES, socket_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,11 @@ def needs_upload(upload: LocalUpload, there: FileState | None) -> bool:
 
 def check_workspace(host: Host, facts: Facts) -> None:
     at = f"hosts.{host.name}.workspace"
+    too_long = len(socket_path(host.home).encode()) - SOCKET_BYTES
+    if too_long > 0:
+        what = f"{socket_path(host.home)} is too long for a socket of tmux by {_count(too_long, 'byte')}"
+        hint = f"give a shorter {at}; a link or a bind mount that leads to this one will do"
+        raise PreconditionError(what, where=host.where, hint=hint)
     if not facts.workspace.exists:
         hint = f"make it there (it should be on a big disk), or mend {at}"
         raise PreconditionError(f"no directory {host.workspace}", where=host.where, hint=hint)
@@ -164,13 +170,23 @@ def _same(file: ManagedFile, there: FileState | None) -> bool:
 
 def _plan_venv(host: Host, facts: Facts) -> Pins | None:
     missing = [name for name in MODULES if facts.interpreter.modules.get(name) is None]
+    if host.python is None and facts.workspace.noexec:
+        hint = (
+            f"remount it with exec, or set hosts.{host.name}.python to an interpreter elsewhere that has "
+            f"{' and '.join(MODULES)}"
+        )
+        raise PreconditionError(
+            f"{host.workspace} is mounted noexec: a Python environment can't run there", where=host.where, hint=hint
+        )
     if host.python is None:
         pins = pins_for(facts.platform, host.where)
         wanted = [name for name in (*MODULES, *FASTER) if facts.interpreter.modules.get(name) is None]
         return pins if wanted or facts.interpreter.venv != pins.digest else None
     at = f"hosts.{host.name}.python"
     if not facts.interpreter.found:
-        raise PreconditionError(f"{host.python} doesn't run", where=host.where, hint=f"mend {at}")
+        inside = facts.workspace.noexec and host.python.startswith(f"{host.workspace.rstrip('/')}/")
+        why = f": {host.workspace} is mounted noexec" if inside else ""
+        raise PreconditionError(f"{host.python} doesn't run{why}", where=host.where, hint=f"mend {at}")
     if missing:
         hint = f"{host.python} -m pip install {' '.join(missing)}, or leave out {at}: deploy then makes an environment"
         what = f"{host.python} can't import {', '.join(missing)}"

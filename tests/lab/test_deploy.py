@@ -228,6 +228,19 @@ def test_a_read_only_workspace_is_said_before_anything_is_sent(place: Place, hos
     assert report.exit_code == 4
 
 
+def test_a_noexec_workspace_holds_no_environment_and_all_the_rest(place: Place, host: Host) -> None:
+    trouble.set_workspace_noexec(place, 200, noexec=True)
+    try:
+        refused = [run(replace(host, python=None), dry_run=dry_run) for dry_run in (True, False)]
+        rest = run(change(host, "on noexec"))
+    finally:
+        trouble.set_workspace_noexec(place, 200, noexec=False)
+    for report in refused:
+        assert error(report).startswith("pve1/ct200: /workspace is mounted noexec: a Python environment can't run")
+        assert report.exit_code == 4
+    assert what(rest)[0].startswith("sent")
+
+
 def test_a_vmid_that_is_not_there_is_named(place: Place, host: Host) -> None:
     assert isinstance(host.road, ProxmoxLxc)
     report = run(replace(host, road=replace(host.road, vmid=999)))
