@@ -182,7 +182,7 @@ CAPS = (
                 "--set mamba-scheduler-strategy=no_buffer",
                 "cap {cap_no_buffer:.0f} instead of {cap:.0f}: x{gain_no_buffer:.2f} running",
                 f"steps without overlap are slower: measure; {RESTART}",
-                when=((If("slots_each", ">", 3),),),
+                when=((If("slots_each", ">", 3), If("drafts", "<", 1)),),
             ),
             Change(
                 "a larger mem-fraction-static and mamba-full-memory-ratio, e.g. 0.90 and 1.2",
@@ -190,7 +190,8 @@ CAPS = (
                 f"less memory for activations and KV; {RESTART}",
             ),
             Change(
-                "--set disable-radix-cache=true --set max-running-requests={slots:.0f}",
+                "--set disable-radix-cache=true --set mamba-scheduler-strategy=no_buffer"
+                " --set max-running-requests={slots:.0f}",
                 "one slot a request",
                 f"no prefix hits; {RESTART}",
                 when=((If("slots_each", ">", 1),),),
