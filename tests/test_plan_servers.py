@@ -244,7 +244,7 @@ def test_concurrency_is_a_number_or_auto(text: str | None, value: object) -> Non
     assert parse_concurrency(text) == value
 
 
-@pytest.mark.parametrize("text", ["", " ", "0", "-1", "many", "1.5"])
+@pytest.mark.parametrize("text", ["", " ", "0", "-1", "many", "1.5", "100001", "9" * 5000, "٣"])
 def test_a_wrong_concurrency_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_concurrency(text)

@@ -20,6 +20,8 @@ from rackhand.place import COMMAND
 from rackhand.scripts import generate_values, interpreter
 from rackhand.template import render_script
 
+MOST = 100_000
+"""Requests in flight per server, as in an inventory."""
 NEW_OUTPUTS = 20
 """How many outputs `--new` looks at."""
 
@@ -72,13 +74,13 @@ def choose_output(host: Host, job: Job, states: Sequence[JobState]) -> Job:
 
 
 def parse_concurrency(text: str | None) -> int | Literal["auto"] | None:
-    """`--concurrency`: a whole number above 0, or auto; None stays None. UsageError otherwise."""
+    """`--concurrency`: a whole number from 1 to MOST, or auto; None stays None. UsageError otherwise."""
     if text is None:
         return None
     if text == "auto":
         return "auto"
-    if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"--concurrency {text!r} is no number above 0", hint="write a number or auto")
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(MOST)) and 1 <= int(text) <= MOST):
+        raise UsageError(f"--concurrency {text!r} is no number from 1 to {MOST}", hint="write a number or auto")
     return int(text)
 
 

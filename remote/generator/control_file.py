@@ -11,7 +11,7 @@ from rackhand.contract.job import WISHES, Control, Wish, root_url
 
 
 @dataclass(frozen=True)
-class Wishes:
+class Wanted:
     """`servers` by root URL; `concurrency` by output, None is auto."""
 
     servers: dict[str, Wish] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class ControlFile:
         self._seen: tuple[int, int, int] | None = None
         self.problem: str | None = None
 
-    def observe(self) -> Wishes | None:
+    def observe(self) -> Wanted | None:
         """The wishes, None when nothing changed since the last call."""
         try:
             stat = self._path.stat()
@@ -36,7 +36,7 @@ class ControlFile:
             text = self._path.read_bytes()
         except FileNotFoundError:
             changed, self._seen = self._seen is not None, None
-            return Wishes() if changed else None
+            return Wanted() if changed else None
         except OSError as error:
             self.problem = f"{self._path}: {error.strerror}"
             return None
@@ -50,7 +50,7 @@ class ControlFile:
         return wishes
 
 
-def parse_control(text: bytes) -> Wishes:
+def parse_control(text: bytes) -> Wanted:
     """Raises ValueError that names what is wrong."""
     try:
         control = from_json(Control, json.loads(text))
@@ -62,7 +62,7 @@ def parse_control(text: bytes) -> Wishes:
         if wish is None:
             raise ValueError(f"{url}: {word!r} is none of {', '.join(WISHES)}")
         wishes[root_url(url)] = wish
-    return Wishes(wishes, {output: _concurrency(output, word) for output, word in control.concurrency.items()})
+    return Wanted(wishes, {output: _concurrency(output, word) for output, word in control.concurrency.items()})
 
 
 def _concurrency(output: str, word: str) -> int | None:

@@ -95,14 +95,6 @@ class Feeder:
         if wish == "active":
             server.note_restarted()
 
-    def set_concurrency(self, concurrency: int | None) -> None:
-        """Requests in flight a server from now on, None for what each can run. What is in flight already may finish."""
-        if all(server.concurrency == concurrency for server in self.servers):
-            return
-        for server in self.servers:
-            server.concurrency = concurrency
-        self.log.say(f"concurrency is {concurrency or 'auto'} now")
-
     def status(self) -> tuple[Status, str]:
         """The status of a run that goes on, and why when it is paused."""
         if self.drained:

@@ -163,7 +163,15 @@ class RunLoop:
                 self.feeder.set_wish(server, wishes.servers.get(server.url, "active"))
             output = str(self.output)
             if output in wishes.concurrency:
-                self.feeder.set_concurrency(wishes.concurrency[output])
+                self._set_concurrency(wishes.concurrency[output])
+
+    def _set_concurrency(self, concurrency: int | None) -> None:
+        """Requests in flight a server from now on, None for what each can run. What is in flight may finish."""
+        servers = self.feeder.servers
+        if any(server.concurrency != concurrency for server in servers):
+            for server in servers:
+                server.concurrency = concurrency
+            self.feeder.log.say(f"concurrency is {concurrency or 'auto'} now")
 
 
 def _counts(counts: Mapping[str, int]) -> str:

@@ -10,7 +10,7 @@ import pytest
 from rackhand.contract.job import Wish
 from remote.generator.breaker import Breaker
 from remote.generator.committer import Entry
-from remote.generator.control_file import ControlFile, Wishes
+from remote.generator.control_file import ControlFile, Wanted
 from remote.generator.endpoint import Load
 from remote.generator.prompt_queue import Item, Queue
 from remote.generator.server import Flight, Server
@@ -234,7 +234,7 @@ def test_control_json_is_read_when_it_changes_and_a_broken_one_changes_nothing(t
     control = ControlFile(path)
     assert control.observe() is None
     path.write_text('{"servers": {"http://a:1/v1/": "draining", "http://b:1": "stopped"}}')
-    assert control.observe() == Wishes({"http://a:1": "draining", "http://b:1": "stopped"})
+    assert control.observe() == Wanted({"http://a:1": "draining", "http://b:1": "stopped"})
     assert control.observe() is None
     for text, words in [
         ('{"servers": {"http://a:1": "gone"}}', "'gone' is none of"),
@@ -248,8 +248,8 @@ def test_control_json_is_read_when_it_changes_and_a_broken_one_changes_nothing(t
         assert control.observe() is None
         assert words in str(control.problem)
     path.write_text('{"servers": {}, "concurrency": {"/o": "64", "/p": "auto"}}')
-    assert control.observe() == Wishes({}, {"/o": 64, "/p": None})
+    assert control.observe() == Wanted({}, {"/o": 64, "/p": None})
     assert control.problem is None
     path.unlink()
-    assert control.observe() == Wishes()
+    assert control.observe() == Wanted()
     assert control.observe() is None
