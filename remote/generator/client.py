@@ -7,6 +7,8 @@ uvicorn's 5 s, so that no request goes into one that the server is closing.
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Mapping
 from typing import Any, cast
 
 import aiohttp
@@ -57,7 +59,7 @@ class HttpClient:
         task = cast("asyncio.Task[Any]", asyncio.current_task())
         self._deadlines[task] = self._loop.time() + timeout_s
         try:
-            status, data, whole = await self._post(f"{server}/v1/chat/completions", body)
+            status, headers, data, whole = await self._post(f"{server}/v1/chat/completions", body)
         except asyncio.CancelledError:
             if task not in self._late or _still_cancelled(task):
                 raise
@@ -67,7 +69,7 @@ class HttpClient:
             self._late.discard(task)
         if not whole and status == 200:
             return flawed(("large", f"answer over {self._max_answer_bytes / (1 << 20):g} MiB"))
-        return parse_reply(status, data)
+        return parse_reply(status, data, headers, time.time())
 
     def _sweep(self) -> None:
         now = self._loop.time()
@@ -77,13 +79,13 @@ class HttpClient:
                 task.cancel()
         self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
 
-    async def _post(self, url: str, body: bytes) -> tuple[int, bytes, bool]:
-        """Status, body, and whether the body is whole."""
+    async def _post(self, url: str, body: bytes) -> tuple[int, Mapping[str, str], bytes, bool]:
+        """Status, headers, body, and whether the body is whole."""
         try:
             response = await self._session.post(url, data=body, headers=_JSON, allow_redirects=False)
             # Read to its end or not, it gives its connection back by itself.
             limit = self._max_answer_bytes if response.status == 200 else _ERROR_BYTES
-            return (response.status, *await read_body(response, limit))
+            return (response.status, response.headers, *await read_body(response, limit))
         except aiohttp.ServerTimeoutError:
             raise TroubleError("connect", f"no connection in {_CONNECT_S:.0f} s") from None
         except aiohttp.ClientConnectorError as error:

@@ -102,7 +102,8 @@ class Feeder:
         if self.committer.trouble:
             return "paused", f"the output can't be written: {self.committer.trouble}; it goes on when it can"
         if not any(server.usable or server.flights or not server.polled for server in self.servers):
-            states = ", ".join(f"{server.url} {server.state}" for server in self.servers)
+            now = self.clock()
+            states = ", ".join(server.words(now) for server in self.servers)
             return "paused", f"no server takes prompts: {states}"
         return "running", ""
 
@@ -120,6 +121,8 @@ class Feeder:
 
     def _tick(self) -> None:
         now = self.clock()
+        for server in self.servers:
+            server.end_hold(now)
         usable = [server for server in self.servers if server.usable]
         self._usable = [server.url for server in usable]
         self._rows = max(_ROWS, 2 * sum(server.limit for server in self.servers))

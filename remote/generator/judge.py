@@ -11,6 +11,7 @@ from remote.generator.feeding import Feeding, HopelessError, failure_line, recor
 from remote.generator.prompt_queue import Item, Queue
 from remote.generator.quality import MENDED, Fault, Gate
 from remote.generator.reply import Reply, TroubleError
+from remote.generator.retry_after import LONGEST_WAIT_S
 from remote.generator.server import Flight, Server
 from remote.generator.tally import Tally
 from remote.log_lines import LogLines
@@ -19,7 +20,9 @@ _BAD_STREAK = 20
 _HELD_PROMPTS = 200
 _PROMPT_STREAK = 10_000
 _PROBE_DOUBTS = frozenset({"server_error", "bad_body", "timeout", "aborted"})
-_HOPELESS = frozenset({"refused", "not_found"})
+_HOPELESS = frozenset({"refused", "not_found", "moved"})
+_PATIENT_SENDS = 50
+"""So often a prompt is asked before refusals with Retry-After use up its attempts: such a server speaks of itself."""
 
 
 @dataclass
@@ -88,10 +91,28 @@ class Judge:
         if flight.probe and trouble.kind in _PROBE_DOUBTS:
             # A prompt that fails everywhere must not keep a healthy server's breaker open for ever.
             counts = await self.client.observe_health(server.url)
-        if server.breaker.note_failure(now, probe=flight.probe):
+        if trouble.retry_after_s is not None:
+            counts = counts and flight.item.sent >= _PATIENT_SENDS
+            self._hold(server, trouble.retry_after_s, now, trouble)
+        if trouble.kind == "moved":
+            self._note_moved(server, now, trouble)
+            counts = False
+        elif server.breaker.note_failure(now, probe=flight.probe):
             self.log.say(f"{server.url} is left out until it answers: {trouble}")
             self._check_hope()
         self._try_again(server, flight.item, trouble, now, counts=counts)
+
+    def _hold(self, server: Server, wait_s: float, now: float, trouble: TroubleError) -> None:
+        if wait_s > 0 and server.hold(now + wait_s):
+            self.log.say_seldom(f"hold {server.url}", f"{server.url} gets nothing for {wait_s:.0f} s: {trouble}")
+
+    def _note_moved(self, server: Server, now: float, trouble: TroubleError) -> None:
+        """It takes no request at this address; it is asked again when its wish changes, or after a long while."""
+        if server.hold(now + LONGEST_WAIT_S):
+            self.log.say(f"{server.url} is left out: {trouble}")
+        if not server.breaker.open:
+            server.breaker.trip(now)
+        self._check_hope()
 
     def _try_again(self, server: Server, item: Item, trouble: TroubleError, now: float, *, counts: bool) -> None:
         item.attempts += counts

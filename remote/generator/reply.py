@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from remote import fastjson
 from remote.generator.choice import Flaw, read_choices
+from remote.generator.retry_after import read_retry_after
+from remote.redirects import words_of_redirect
 
 Kind = Literal[
-    "connect", "timeout", "cut", "busy", "server_error", "bad_body", "aborted", "refused", "not_found", "prompt"
+    "connect",
+    "timeout",
+    "cut",
+    "busy",
+    "server_error",
+    "bad_body",
+    "aborted",
+    "refused",
+    "not_found",
+    "moved",
+    "prompt",
 ]
 """connect: no connection. cut: the connection ended early. busy: 429, 503. server_error: other 5xx. bad_body: a 200
-that is no completion. aborted: finish_reason abort. refused: 401, 403. not_found: 404, 405. prompt: the prompt's own
-fault, 400, 413, 422."""
+that is no completion. aborted: finish_reason abort. refused: 401, 403. not_found: 404, 405. moved: a redirect. prompt:
+the prompt's own fault, 400, 413, 422."""
 
 _PROMPT_STATUSES = frozenset({400, 413, 422})
 _MOST_TOKENS = 1 << 32
 """A count beyond is no count; it would spoil every mean."""
 _VISIBLE = re.compile(r"[^\s\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\ufffd]")
+_NO_HEADERS: Mapping[str, str] = {}
 _END = "</think>"
 _START = "<think>"
 _NO_MODEL = re.compile(r"(?i)\bmodel\b.*(not exist|not found|not (served|available|loaded))|(invalid|unknown) model")
@@ -28,10 +41,12 @@ _NO_MODEL = re.compile(r"(?i)\bmodel\b.*(not exist|not found|not (served|availab
 
 
 class TroubleError(Exception):
-    """A request without a completion. Every kind but `prompt` is the server's fault and worth another server."""
+    """A request without a completion. Every kind but `prompt` is the server's fault and worth another server.
+    `retry_after_s`: the server asks for so long a pause."""
 
-    def __init__(self, kind: Kind, message: str) -> None:
+    def __init__(self, kind: Kind, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)
+        self.retry_after_s = retry_after_s
         self.kind = kind
         self.message = message[:500]
 
@@ -74,11 +89,11 @@ class Reply:
         return value if type(value) is int and 0 <= value < _MOST_TOKENS else 0
 
 
-def parse_reply(status: int, body: bytes) -> Reply:
+def parse_reply(status: int, body: bytes, headers: Mapping[str, str] = _NO_HEADERS, now: float = 0.0) -> Reply:
     """Raises TroubleError for everything that isn't an answer. An answer that can't be kept is a Reply with a flaw: it
-    is the model's or the prompt's doing, and no other server's answer need be better."""
+    is the model's or the prompt's doing, and no other server's answer need be better. `now` is Unix time."""
     if status != 200:
-        raise _trouble(status, body)
+        raise _trouble(status, body, headers, now)
     try:
         data, mended = fastjson.loads_answer(body)
     except fastjson.DeepError:
@@ -160,7 +175,9 @@ def names_no_model(trouble: TroubleError, model: str | None) -> bool:
     return model in trouble.message and bool(_NO_MODEL.search(trouble.message))
 
 
-def _trouble(status: int, body: bytes) -> TroubleError:
+def _trouble(status: int, body: bytes, headers: Mapping[str, str], now: float) -> TroubleError:
+    if 300 <= status < 400:
+        return TroubleError("moved", words_of_redirect(status, headers.get("Location", "")))
     try:
         message = _message(fastjson.loads(body))
     except ValueError:
@@ -172,7 +189,9 @@ def _trouble(status: int, body: bytes) -> TroubleError:
         return TroubleError("refused", text)
     if status in (404, 405):
         return TroubleError("not_found", text)
-    return TroubleError("busy" if status in (429, 503) else "server_error", text)
+    wait_s = read_retry_after(headers, now) if status == 429 or status >= 500 else None
+    text += "" if wait_s is None else f" (Retry-After: {wait_s:.0f} s)"
+    return TroubleError("busy" if status in (429, 503) else "server_error", text, wait_s)
 
 
 def _message(data: object) -> str:

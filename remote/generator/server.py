@@ -80,6 +80,7 @@ class Server:
     silent_since: float = 0.0
     others_mark: int = 0
     hangs: int = 0
+    held_until: float = 0.0
     _ramp: float = _FIRST_SLOTS
     _trim: int = 0
     _long_polls: int = 0
@@ -97,14 +98,20 @@ class Server:
 
     @property
     def usable(self) -> bool:
-        return self.wish == "active" and self.polled and not self.breaker.open
+        return self.wish == "active" and self.polled and not self.breaker.open and not self.held_until
 
     @property
     def state(self) -> str:
-        return "open" if self.wish == "active" and self.breaker.open else self.wish
+        return "open" if self.wish == "active" and (self.breaker.open or self.held_until) else self.wish
+
+    def words(self, now: float) -> str:
+        """Its URL and state, for people."""
+        if self.wish == "active" and self.held_until > now and self.last_kind != "moved":
+            return f"{self.url} asked for a pause"
+        return f"{self.url} {self.state}"
 
     def may_send(self, now: float) -> bool:
-        if self.wish != "active" or not self.polled or not self.breaker.may_send(now):
+        if self.wish != "active" or not self.polled or now < self.held_until or not self.breaker.may_send(now):
             return False
         return self.breaker.open or len(self.flights) < min(self.limit, int(self._ramp))
 
@@ -117,6 +124,18 @@ class Server:
         """What it holds it need not be given again one by one."""
         self._ramp = max(_FIRST_SLOTS, len(self.flights))
 
+    def hold(self, until: float) -> bool:
+        """Nothing is sent before, no probe either: it asked for that. True when it wasn't held yet."""
+        begins = not self.held_until
+        self.held_until = max(self.held_until, until)
+        return begins
+
+    def end_hold(self, now: float) -> None:
+        """Called at a steady pace. What waited meanwhile comes one by one."""
+        if self.held_until and now >= self.held_until:
+            self.held_until = 0.0
+            self.restart_ramp()
+
     def note_model(self, model: str | None) -> None:
         """What it calls its model now; None: it didn't say."""
         if model is None:
@@ -128,6 +147,7 @@ class Server:
     def note_restarted(self) -> None:
         """Its failures were those of the process before. A probe would take as long as a whole completion."""
         self.is_back = False
+        self.held_until = 0.0
         self.breaker.forget()
         self.restart_ramp()
 

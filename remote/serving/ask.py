@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rackhand.contract.servers import API_KEY
+from remote.redirects import words_of_redirect
 from remote.serving.redact import read_values
 
 LARGEST_ANSWER = 4 << 20
@@ -16,10 +17,14 @@ LARGEST_ANSWER = 4 << 20
 
 @dataclass(frozen=True)
 class Answer:
-    """`status` 0: no answer; then `text` says why (refused, no answer in N s ...)."""
+    """`status` 0: no answer; then `text` says why (refused, no answer in N s ...). A redirect's text is its words."""
 
     status: int
     text: str
+
+    @property
+    def moved(self) -> bool:
+        return 300 <= self.status < 400
 
     @property
     def refused(self) -> bool:
@@ -41,6 +46,8 @@ def ask(url: str, path: str, *, timeout_s: float, key: str | None = None, body: 
         data = None if body is None else json.dumps(body).encode()
         connection.request("GET" if data is None else "POST", path, body=data, headers=headers)
         response = connection.getresponse()
+        if 300 <= response.status < 400:
+            return Answer(response.status, words_of_redirect(response.status, response.getheader("Location") or ""))
         return Answer(response.status, response.read(LARGEST_ANSWER).decode("utf-8", "replace"))
     except ConnectionRefusedError:
         return Answer(0, "connection refused")

@@ -47,7 +47,7 @@ def observe_server(kind: Engine, url: str, key: str | None, timeout_s: float) ->
     answer = ask(url, kind.generation_path, timeout_s=timeout_s, key=key, body=kind.generation_request())
     seconds = round(time.monotonic() - began, 2)
     if answer.status != 200:
-        what = answer.text if answer.status == 0 else f"HTTP {answer.status}: {answer.text[:200]}"
+        what = answer.text if answer.status == 0 or answer.moved else f"HTTP {answer.status}: {answer.text[:200]}"
         return Probe(url, healthy=False, seconds=seconds, text=what)
     generation = kind.parse_generation(answer.text)
     if generation.trouble:

@@ -60,6 +60,8 @@ class Readiness:
         if time.monotonic() < self._next_health:
             return "", None
         health = ask(self._order.url, self._kind.health_path, timeout_s=HEALTH_TIMEOUT_S, key=self._key)
+        if health.moved:
+            return f"{self._kind.health_path} answers {health.text}", None
         if health.status != 200:
             self._next_health = time.monotonic() + (0.0 if health.refused else HEALTH_PERIOD_S)
             return "", None

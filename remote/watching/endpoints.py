@@ -15,7 +15,7 @@ from remote.watching.rate import CountedRate
 
 TIMEOUT_S = 3.0
 RETRY_MISSING_S = 30.0
-"""An endpoint that answered 404 or so is asked again after this long: the server may be a new one."""
+"""An endpoint that answered 404, a redirect or so is asked again after this long: the server may be a new one."""
 LARGEST_ANSWER = 8 * 1024 * 1024
 
 Answer = Literal["unasked", "ok", "refused", "silent"]
@@ -92,7 +92,9 @@ class Endpoints:
             return None
         self.answer, self.answered_at = "ok", time.time()
         if status != 200:
-            self._skip_until[path] = time.monotonic() + (RETRY_MISSING_S if status in (401, 404, 405) else 0.0)
+            self._skip_until[path] = time.monotonic() + (
+                RETRY_MISSING_S if 300 <= status < 400 or status in (401, 404, 405) else 0.0
+            )
             return None
         return body
 

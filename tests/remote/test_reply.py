@@ -71,7 +71,8 @@ def test_a_recorded_full_queue_is_busy_and_its_streamed_form_is_no_completion() 
     [
         (500, b'{"message": "x"}', "server_error"),
         (502, b"<html>Bad Gateway</html>", "server_error"),
-        (302, b"", "server_error"),
+        (302, b"", "moved"),
+        (307, b"{}", "moved"),
         (429, b"", "busy"),
         (503, b"", "busy"),
         (400, b"{}", "prompt"),
