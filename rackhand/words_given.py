@@ -145,7 +145,7 @@ def check_given(given: Mapping[str, object]) -> None:
     """
     for name, value in given.items():
         for word in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(word, str) and not word.strip(", \t\r\n"):
+            if isinstance(word, str) and not word.replace(",", " ").strip():
                 what = f"{to_flag(name.replace('_', '-'))} is empty"
                 raise UsageError(what, hint="leave it out, or give a value; is a shell variable unset?")
 

@@ -199,6 +199,8 @@ def stop(order: StopRun, emit: Emit) -> RunResult:
     target = _generator(output, state)
     if target is None:
         return RunResult("idle", state)
+    if order.dry_run:
+        return RunResult("planned", state)
     for limit_s in (order.drain_timeout_s, order.hurry_timeout_s):
         processes.send_signal(target, signal.SIGTERM)
         processes.send_signal(target, signal.SIGCONT)  # one that was stopped by a signal takes none until it goes on

@@ -199,7 +199,7 @@ def test_only_verbs_that_use_secrets_need_their_variables(monkeypatch: pytest.Mo
 
 VERBS = ("deploy", "restart-servers", "resume", "stop", "status", "tail-metrics", "record", "diagnose", "capacity",
          "history", "compare", "report", "verify", "prompts.check")  # fmt: skip
-EMPTY = ("", " ", ",", " , ,", "\t")
+EMPTY = ("", " ", ",", " , ,", "\t", "\u00a0")
 
 
 def valued_flags() -> list[tuple[str, str]]:

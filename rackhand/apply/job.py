@@ -63,6 +63,8 @@ def stop_job(transport: Transport, host: Host, action: StopJob, say: Callable[[s
     match result.outcome:
         case "idle":
             return (Outcome(f"job {action.name}: no generator runs, {said}", "unchanged"),)
+        case "planned":
+            return (Outcome(action.line, "planned"),)
         case "killed":
             what = f"job {action.name}: did not end when asked and was killed; nothing finished is lost, {said}"
             return (Outcome(what),)

@@ -37,11 +37,13 @@ class StartRun:
 
 @dataclass(frozen=True)
 class StopRun:
-    """SIGTERM (drain), after `drain_timeout_s` a second one (give back what is in flight), at last SIGKILL."""
+    """SIGTERM (drain), after `drain_timeout_s` a second one (give back what is in flight), at last SIGKILL. `dry_run`
+    only checks that it can be stopped from here."""
 
     output: str
     drain_timeout_s: float = 90.0
     hurry_timeout_s: float = 15.0
+    dry_run: bool = False
 
 
 @dataclass(frozen=True)

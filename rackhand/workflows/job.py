@@ -165,11 +165,11 @@ def _stop(task: Task, fleet: Fleet, jobs: Sequence[Job], wish: Stop, choice: Cho
     for job, action in actions:
         if action is None:
             task.add(f"job {job.name}: no generator runs", "unchanged")
-        elif choice.dry_run:
-            task.add(action.line, "planned")
-        else:
+            continue
+        if not choice.dry_run:
             task.say(action.line)
-            task.outcomes.extend(apply(action, Place(host, task.transport, task.say)))
+        asked = replace(action, order=replace(action.order, dry_run=choice.dry_run))
+        task.outcomes.extend(apply(asked, Place(host, task.transport, task.say)))
     if servers is None:
         return
     if not servers.orders:
