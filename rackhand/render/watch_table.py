@@ -89,7 +89,7 @@ def lines_of(sample: Sample, course: Course, losses: Losses, baselines: Sequence
     facts += [share_words(rate, baseline) for baseline in baselines if rate is not None]
     lines += ["; ".join(facts)] if facts else []
     lines += [f"GPU {gpu.gpu}: {gpu.cause}" for gpu in sample.gpus if gpu.cause]
-    lines += [f"GPU {gpu.gpu}: {gpu.trouble} in the log" for gpu in sample.gpus if gpu.trouble and not gpu.cause]
+    lines += [f"GPU {gpu.gpu}: {_trouble(gpu.trouble)}" for gpu in sample.gpus if gpu.trouble and not gpu.cause]
     lines += smi_lines(sample)
     slowed = {name for gpu in sample.gpus for name in gpu.throttle} - {"power_cap"}
     counts = (
@@ -119,3 +119,8 @@ def share_words(tok_s: float, baseline: Baseline) -> str:
     """`37.6 % of b200 (25 % expected)`."""
     words = f"{100 * tok_s / baseline.tok_s:.1f} % of {baseline.name}"
     return words if baseline.expected_share is None else f"{words} ({100 * baseline.expected_share:g} % expected)"
+
+
+def _trouble(text: str) -> str:
+    """A sign found in the log, or what the server answers in place of its figures."""
+    return f"it answers {text}" if text.startswith("HTTP ") else f"{text} in the log"

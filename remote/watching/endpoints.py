@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from rackhand.engines import Engine
 from rackhand.engines.seen import Reading
+from remote.redirects import words_of_redirect
 from remote.watching.rate import CountedRate
 
 TIMEOUT_S = 3.0
@@ -23,7 +24,7 @@ Answer = Literal["unasked", "ok", "refused", "silent"]
 
 class Endpoints:
     """The latest answers. `answer`: ok when anything came back over HTTP, refused when the port is closed, silent
-    when nothing came within TIMEOUT_S."""
+    when nothing came within TIMEOUT_S. `moved`: where the last one leads, when that was a redirect."""
 
     def __init__(
         self, url: str, engine: Engine, *, interval_s: float, key: bytes | None, stop: threading.Event
@@ -34,6 +35,7 @@ class Endpoints:
         self._interval_s, self._key, self._stop = interval_s, key, stop
         self.answer: Answer = "unasked"
         self.answered_at: float | None = None
+        self.moved = ""
         self.moved_at: float | None = None
         self.asked = threading.Event()
         self._reading = Reading()
@@ -91,6 +93,7 @@ class Endpoints:
             self.answer = "silent"
             return None
         self.answer, self.answered_at = "ok", time.time()
+        self.moved = body.decode() if 300 <= status < 400 else ""
         if status != 200:
             self._skip_until[path] = time.monotonic() + (
                 RETRY_MISSING_S if 300 <= status < 400 or status in (401, 404, 405) else 0.0
@@ -119,7 +122,9 @@ def _merged(readings: list[Reading]) -> Reading:
 
 
 def get(address: tuple[str, int], path: str, key: bytes | None) -> tuple[int, bytes]:
-    """Status and body of one GET. Raises OSError (TimeoutError, ConnectionRefusedError ...), or ValueError for
+    """Status and body of one GET, of a redirect its words.
+
+    Raises OSError (TimeoutError, ConnectionRefusedError ...), or ValueError for
     what isn't HTTP. http.client would load OpenSSL and the e-mail package: memory that a watch doesn't have."""
     lines = [f"GET {path} HTTP/1.1", f"Host: {address[0]}:{address[1]}", "Connection: close", "Accept: */*"]
     if key:
@@ -140,7 +145,18 @@ def get(address: tuple[str, int], path: str, key: bytes | None) -> tuple[int, by
     if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
         raise ValueError("not HTTP")
     chunked = b"transfer-encoding: chunked" in head.lower()
-    return int(words[1]), _unchunked(body) if chunked else body
+    status = int(words[1])
+    if 300 <= status < 400:
+        return status, words_of_redirect(status, _header(head, b"location")).encode()
+    return status, _unchunked(body) if chunked else body
+
+
+def _header(head: bytes, name: bytes) -> str:
+    for line in head.split(b"\r\n")[1:]:
+        key, _, value = line.partition(b":")
+        if key.strip().lower() == name:
+            return value.decode("utf-8", "replace").strip()
+    return ""
 
 
 def _unchunked(body: bytes) -> bytes:

@@ -82,7 +82,7 @@ class WatchedGpu:
             retractions=self._retractions_before + log.retractions,
             unread=self._unread_before + log.unread,
             decode_age_s=log.age_s(log.decode_at),
-            trouble=log.trouble,
+            trouble=log.trouble or self.endpoints.moved,
             slots=log.slots if live else None,
             graph=log.graph if live and not idle else None,
             still_s=self._still_s() if live else None,
