@@ -25,6 +25,8 @@ NAMES = {
     "throttle": "reason=thermal|hw_thermal|power_brake|power_cap factor=X (2): in nvidia-smi; steps X times as long",
     "starved": "util=PCT: the CPU lets the GPU wait: so much GPU util, and steps take 100/PCT times as long",
     "slow_prefill": "tok_s=N: prompts are read at N tokens/s, one batch between two decode steps, which wait meanwhile",
+    "smi": "says=na|unsupported|permission|unknown|reset|err|lost|handle|mig|inforom: nvidia-smi can't read the GPU; "
+    "hang|mismatch|no_driver: nothing at all",
     "poor_drafts": "accept_len=X: tokens a step with speculation, of a server that starts from now on",
 }
 

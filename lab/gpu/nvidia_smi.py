@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lab.faults import faults_of
+from lab.gpu.smi_faults import NO_DRIVER, play_whole, spoil
 from lab.gpu.state import (
     DRIVER_VERSION,
     Gpu,
@@ -41,6 +42,11 @@ class Reading(NamedTuple):
     running: int
     cap: int
     faults: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def says(self) -> str:
+        """The fault `smi`: how it shows that it can't be read; "" when it can."""
+        return str(self.faults.get("smi", {}).get("says", ""))
 
     @property
     def throttle(self) -> str:
@@ -202,6 +208,19 @@ def render(request: Request, readings: list[Reading]) -> list[str]:
     return lines
 
 
+def render_spoilt(request: Request, readings: list[Reading]) -> tuple[list[str], int]:
+    """As `render`, with what the fault `smi` makes of a query's rows; and the exit status."""
+    lines = render(request, readings)
+    if not request.fields:
+        return lines, 0
+    rows, after, status = lines[len(lines) - len(readings) :], list[str](), 0
+    lines = lines[: len(lines) - len(readings)]
+    for reading, row in zip(readings, rows, strict=True):
+        instead, last, code = spoil(reading.says, request.fields, reading.gpu.pci_bus_id, row)
+        lines, after, status = lines + instead, after + last, max(status, code)
+    return lines + after, status
+
+
 def render_table(readings: list[Reading]) -> list[str]:
     """A short form of the table that plain `nvidia-smi` prints."""
     rule = "+" + "-" * 88 + "+"
@@ -223,15 +242,19 @@ def main(argv: list[str]) -> int:
         try:
             readings = observe(state_dir(), request.chosen)
         except FileNotFoundError:
-            print("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
+            print(NO_DRIVER)
             return 9
         if not readings:
             print("No devices were found")
             return 6
-        for line in render(request, readings):
+        if told := play_whole({reading.says for reading in readings}):
+            print(told[0])
+            return told[1]
+        lines, status = render_spoilt(request, readings)
+        for line in lines:
             print(line, flush=request.loop_s is not None)
-        if request.loop_s is None:
-            return 0
+        if request.loop_s is None or status == 15:
+            return status
         time.sleep(request.loop_s)
 
 

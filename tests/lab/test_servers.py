@@ -212,3 +212,24 @@ def _check_kept_predictions() -> None:
 
 def _is_text(file: Path) -> bool:
     return file.suffix in {".log", ".json", ".jsonl", ".sh"}
+
+
+@pytest.mark.parametrize(("says", "told"), [("reset", "GPU requires reset"), ("handle", "Unable to determine")])
+def test_a_gpu_that_cannot_be_read_stops_nothing_and_the_other_one_restarts(
+    place: Place, host: Host, says: str, told: str
+) -> None:
+    fleet = Fleet(Path("x.yaml"), (host,))
+    faults.set_fault(place.gpu_dir(200), 1, "smi", says=says)
+    try:
+        refused = restart_servers(fleet, fleet.hosts, Restart(), say=lambda *_: None)
+        seen = status(fleet, fleet.hosts, say=lambda *_: None)
+        alone = restart_servers(fleet, fleet.hosts, Restart((0,)), say=lambda *_: None)
+    finally:
+        faults.clear_faults(place.gpu_dir(200))
+    assert refused.exit_code == 4 and told in str(refused.rows[0].error)
+    assert "nothing was stopped; restart-servers --hosts pve1 --gpus 0 restarts the others" in str(
+        refused.rows[0].error
+    )
+    assert told in str(seen.rows[0].facts) and "empty" not in str(seen.rows[0].facts.get("GPU 1", ""))
+    assert alone.exit_code == 0, alone.rows[0].error
+    assert alone.rows[0].outcomes[0].what.startswith("GPU 0: ready")

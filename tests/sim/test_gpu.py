@@ -137,6 +137,43 @@ def test_a_fault_shows_in_nvidia_smi_while_the_gpu_works(
     assert smi(capsys, *query) == (0, [figures])
 
 
+BUS = "0000:11:00.0"
+
+
+@pytest.mark.parametrize(
+    ("says", "status", "second"),
+    [
+        ("na", 0, "1, UUID, [N/A], 33"),
+        ("unsupported", 0, "1, UUID, [Not Supported], 33"),
+        ("permission", 0, "1, UUID, [Insufficient Permissions], 33"),
+        ("unknown", 0, "1, [Unknown Error], [Unknown Error], [Unknown Error]"),
+        ("reset", 0, "1, UUID, 0, [GPU requires reset]"),
+        ("err", 0, "1, UUID, ERR!, ERR!"),
+        ("lost", 15, "1, [GPU is lost], [GPU is lost], [GPU is lost]"),
+        ("handle", 15, f"Unable to determine the device handle for GPU{BUS}: Unknown Error"),
+        ("inforom", 14, f"1, UUID, 4, 33\nWARNING: infoROM is corrupted at gpu {BUS}"),
+        ("mig", 0, "1, UUID, [Insufficient Permissions], 33"),
+    ],
+)
+def test_a_gpu_that_nvidia_smi_cannot_read_is_shown_as_a_real_one_would(
+    gpus: Path, capsys: pytest.CaptureFixture[str], says: str, status: int, second: str
+) -> None:
+    faults.set_fault(gpus, 1, "smi", says=says)
+    uuids = [gpu.uuid for gpu in state.read_gpus(gpus)]
+    query = ("--query-gpu=index,uuid,memory.used,temperature.gpu", "--format=csv,noheader,nounits")
+    lines = [f"0, {uuids[0]}, 4, 33", *second.replace("UUID", uuids[1]).split("\n")]
+    assert smi(capsys, *query) == (status, lines)
+
+
+@pytest.mark.parametrize(("says", "status", "text"), [("mismatch", 18, "version mismatch"), ("no_driver", 9, "driver")])
+def test_an_nvidia_smi_without_its_driver_shows_no_gpu(
+    gpus: Path, capsys: pytest.CaptureFixture[str], says: str, status: int, text: str
+) -> None:
+    faults.set_fault(gpus, None, "smi", says=says)
+    code, lines = smi(capsys, "--query-gpu=index", "--format=csv")
+    assert (code, len(lines)) == (status, 1) and text in lines[0]
+
+
 def test_a_fault_of_one_gpu_goes_before_that_of_all(tmp_path: Path) -> None:
     faults.set_fault(tmp_path, None, "slow", factor=2)
     faults.set_fault(tmp_path, 1, "slow", factor=5)
