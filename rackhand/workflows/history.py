@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shlex
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -72,7 +73,7 @@ def detach(fleet: Fleet, environ: Mapping[str, str], argv: Sequence[str]) -> Rep
         raise RackhandError(what, where=str(directory), hint="set XDG_STATE_HOME") from None
     local, home, session = Local(), str(directory), "record"
     panes = tmux.parse_panes(local.exec(tmux.list_panes_argv(home)).stdout.decode(errors="replace"))
-    attach = " ".join(tmux.tmux_argv(home, "attach", "-t", session))
+    attach = shlex.join(tmux.tmux_argv(home, "attach", "-t", session))
     if any(pane.session == session and not pane.dead for pane in panes):
         return _report(f"a recording of {fleet.path.name} runs already; {attach}", "unchanged")
     if any(pane.session == session for pane in panes):
