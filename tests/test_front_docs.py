@@ -35,3 +35,26 @@ def test_every_verb_and_flag_in_the_documents_exists(page: Path) -> None:
         assert verb in known, f"{page.name}: {verb}"
         flags = re.findall(r"(?<=\s)--([a-z-]+)", words)
         assert set(flags) <= known[verb] | {"help"}, f"{page.name}: {verb} {words}"
+
+
+def test_every_promise_of_the_security_page_names_tests_that_exist() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "SECURITY.md").read_text()))
+    there = {name for path in ROOT.glob("tests/**/*.py") for name in re.findall(r"def (test_\w+)", path.read_text())}
+    assert named and named <= there
+    rows = (ROOT / "SECURITY.md").read_text().partition("| promise | test |")[2].partition("\n\n")[0].splitlines()[2:]
+    assert [row for row in rows if "`test_" not in row] == []
+
+
+def message_pieces() -> list[str]:
+    """What the troubleshooting page says is printed: the parts between the dots of its first column's code."""
+    rows = re.findall(r"(?m)^\| (.*?) \|", (ROOT / "docs/troubleshooting.md").read_text())
+    told = [code for cell in rows for code in re.findall(r"`([^`]+)`", cell)]
+    pieces = {piece.strip(" :;,()") for code in told for piece in code.split("...")}
+    return sorted(piece for piece in pieces if len(piece) > 3)
+
+
+@pytest.mark.parametrize("piece", message_pieces())
+def test_the_troubleshooting_page_quotes_what_is_printed(piece: str) -> None:
+    sources = "".join(path.read_text() for top in ("rackhand", "remote") for path in sorted((ROOT / top).rglob("*.py")))
+    system = ("Connection refused", "CUDA out of memory")
+    assert piece in system or piece in re.sub(r'"\n\s+f?"', "", sources)
