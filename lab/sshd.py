@@ -48,6 +48,9 @@ MaxStartups 64:30:128
 AcceptEnv LANG LC_*
 """
 
+SFTP = "Subsystem sftp /usr/lib/openssh/sftp-server\n"
+"""Debian's and Proxmox's: sshd starts it through the login shell."""
+
 CLIENT = """\
 Host {alias}
   HostName {address}
@@ -70,8 +73,8 @@ def write_files(place: Place, vmid: int) -> None:
     shutil.copy(state / "id_ed25519.pub", state / "authorized_keys")
     write_known_hosts(place)
     extra = {
-        HOST: f'Subsystem sftp internal-sftp\nSetEnv "PATH={state}/bin:{SYSTEM_PATH}" "HOME={state}/home"\n',
-        PLAIN: f"Subsystem sftp /usr/lib/openssh/sftp-server\nForceCommand {shlex.quote(str(state / 'bin/enter'))}\n",
+        HOST: f'{SFTP}SetEnv "PATH={state}/bin:{SYSTEM_PATH}" "HOME={state}/home"\n',
+        PLAIN: f"{SFTP}ForceCommand {shlex.quote(str(state / 'bin/enter'))}\n",
     }
     for name, port in PORTS.items():
         text = CONFIG.format(address=place.address, port=port, state=state, escaped=escaped, name=name)

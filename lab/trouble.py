@@ -54,6 +54,16 @@ def restore_host_key(place: Place) -> None:
     sshd.write_known_hosts(place)
 
 
+def print_at_login(place: Place, text: str | None = "echo Welcome to pve-lab") -> None:
+    """root's shell on the Proxmox host runs this first, as a ~/.bashrc that prints; None ends it. sshd starts its
+    sftp-server through that shell too."""
+    file = place.state / "home/.bashrc"
+    if text is None:
+        file.unlink(missing_ok=True)
+    else:
+        file.write_text(f"{text}\n")
+
+
 def freeze_container(place: Place, vmid: int) -> None:
     """Everything in the container stops; `pct exec` hangs."""
     _lxc(place, "freeze", vmid)
@@ -113,3 +123,4 @@ def mend(place: Place, vmid: int) -> None:
     unlock_container(place, vmid)
     pve.put_start_warning(place, vmid, None)
     restore_host_key(place)
+    print_at_login(place, None)

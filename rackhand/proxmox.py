@@ -24,6 +24,8 @@ ATTEMPTS = 3
 ASKED_AGAIN_WITHIN_S = 5.0
 """A question is asked again only while so little time is lost: an API that is stuck is waited for once."""
 POLL_S = 0.3
+NO_NODE = re.compile(r"hostname lookup '([^']+)' failed|no such cluster node '([^']+)'")
+"""PVE asks its resolver for a node that it doesn't know."""
 
 logging.getLogger("proxmoxer").setLevel(logging.WARNING)
 """At INFO it logs the data of requests."""
@@ -46,7 +48,7 @@ class Node:
         """Starts the container and awaits the task. RemoteError with the task's own words when it failed."""
         node = self._road.node or self._node_of(vmid)
         place = self._client.nodes(node).lxc(vmid).status
-        if self._get(f"status of {vmid}", place.current.get).get("status") == "running":
+        if self._get(f"status of {vmid}", place.current.get, vmid).get("status") == "running":
             return
         with self._explained(f"start of {vmid}", vmid):
             upid = place.start.post()
@@ -68,6 +70,11 @@ class Node:
             if ended is not None:
                 if ended == "OK" or str(ended).startswith("WARNINGS:"):
                     return
+                if "does not exist" in str(ended):
+                    raise _no_container(vmid, self._where, str(ended))
+                if "is locked" in str(ended) or "got timeout" in str(ended):
+                    hint = f"wait for what holds it (a backup, a snapshot); if nothing does any more: pct unlock {vmid}"
+                    raise PreconditionError(f"{vmid} was not started: {ended}", where=self._where, hint=hint)
                 hint = f"its log: pvesh get nodes/{node}/tasks/{upid}/log"
                 raise RemoteError(f"the start of {vmid} failed: {ended}", where=self._where, hint=hint)
             time.sleep(POLL_S)
@@ -153,6 +160,11 @@ def _data(answer: Any, url: str, where: str) -> Any:
     return answer
 
 
+def _no_container(vmid: int, where: str, said: str) -> PreconditionError:
+    hint = "mend vmid in the inventory, and node if it is set there"
+    return PreconditionError(f"no container {vmid}", where=where, hint=hint, detail=said)
+
+
 def _why(error: proxmoxer.ResourceException, what: str, vmid: int | None, api: Api, where: str) -> RackhandError:
     said = f"{error.status_code} {error.status_message}: {str(error.content).strip()}"
     if error.status_code == 401:
@@ -162,8 +174,11 @@ def _why(error: proxmoxer.ResourceException, what: str, vmid: int | None, api: A
         path = "/vms" if vmid is None else f"/vms/{vmid}"
         hint = f"give it VM.Audit and VM.PowerMgmt on {path} (a privilege-separated token needs an ACL of its own)"
         return PreconditionError(f"{api.token_id} may not ask for {what}", where=where, hint=hint, detail=said)
+    if error.status_code >= 500 and (node := NO_NODE.search(said)):
+        hint = "mend node in the inventory, or leave it out: the API finds it by the vmid"
+        return PreconditionError(f"no node {node[1] or node[2]} in this cluster", where=where, hint=hint, detail=said)
     if error.status_code >= 500 and vmid is not None and "does not exist" in said:
-        return PreconditionError(f"no container {vmid}", where=where, hint="mend vmid in the inventory", detail=said)
+        return _no_container(vmid, where, said)
     if error.status_code in (502, 503, 504, 595, 596, 599):
         return UnreachableError(f"the node doesn't answer: {said}", where=where, hint="is it up and in the cluster?")
     return RemoteError(f"{what}: {said}", where=where, detail=str(error.errors or ""))

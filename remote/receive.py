@@ -43,7 +43,7 @@ _KINDS = {
 
 def call(request: Any, emit: Emit, body: BufferedReader) -> None:
     order = from_json(ReceiveRequest, request)
-    with _staged(order, body) as source, _explained(), _lock(order):
+    with _explained(), _staged(order, body) as source, _lock(order):
         reply = _Transaction(order, source, emit).run()
     emit({"event": "received", **to_json(reply)})
 
@@ -182,6 +182,7 @@ def _staged(order: ReceiveRequest, body: BufferedReader) -> Iterator[BufferedRea
     staged = Path(order.staged)
     try:
         with staged.open("rb") as file:
+            _check_whole(order, file)
             yield file
     except FileNotFoundError as error:
         if error.filename != str(staged):
@@ -189,6 +190,18 @@ def _staged(order: ReceiveRequest, body: BufferedReader) -> Iterator[BufferedRea
         raise VerbError("failed", f"pct push left no {staged}", "see what it said, with --verbose") from error
     finally:
         staged.unlink(missing_ok=True)
+
+
+def _check_whole(order: ReceiveRequest, file: BufferedReader) -> None:
+    """pct push says nothing of a full disk and leaves what had room."""
+    heads = [*order.files, *(order.wheels.files if order.wheels else ()), *([order.manifest] if order.manifest else ())]
+    wanted, there = sum(head.size for head in heads), os.fstat(file.fileno()).st_size
+    if there >= wanted:
+        return
+    room = os.fstatvfs(file.fileno())
+    if room.f_bavail * room.f_frsize < wanted - there:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    raise VerbError("failed", f"{there} of {wanted} bytes came through", "deploy again: nothing was changed")
 
 
 @contextlib.contextmanager

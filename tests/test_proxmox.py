@@ -66,9 +66,45 @@ def test_a_task_is_awaited_and_warnings_are_a_success(end: str) -> None:
     node(task=[{"status": "running"}, {"status": "stopped", "exitstatus": end}]).start(200)
 
 
-def test_a_task_that_failed_is_told_in_its_own_words() -> None:
-    with pytest.raises(RemoteError, match="pve1: the start of 200 failed: CT is locked"):
-        node(task={"exitstatus": "CT is locked (backup)"}).start(200)
+@pytest.mark.parametrize(
+    ("end", "kind", "text"),
+    [
+        ("startup for container '200' failed", RemoteError, "pve1: the start of 200 failed: startup for container"),
+        ("CT is locked (backup)", PreconditionError, r"pve1: 200 was not started: CT is locked \(backup\); wait for"),
+        ("can't lock file 'x' - got timeout", PreconditionError, "200 was not started: can't lock file"),
+        (
+            "Configuration file 'nodes/n1/lxc/200.conf' does not exist",
+            PreconditionError,
+            "pve1: no container 200; mend",
+        ),
+    ],
+)
+def test_a_task_that_failed_is_told_in_its_own_words(end: str, kind: type[RackhandError], text: str) -> None:
+    with pytest.raises(kind, match=text):
+        node(task={"exitstatus": end}).start(200)
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (
+            ResourceException(403, "Forbidden", "Permission check failed (/vms/200, VM.Audit)"),
+            "root@pam!t may not ask for status of 200; give it VM.Audit and VM.PowerMgmt on /vms/200 (a privilege",
+        ),
+        (
+            ResourceException(500, "hostname lookup 'n1' failed - failed to get address info for: n1", ""),
+            "no node n1 in this cluster; mend node in the inventory, or leave it out",
+        ),
+        (
+            ResourceException(500, "Configuration file 'nodes/n1/lxc/200.conf' does not exist", ""),
+            "no container 200; mend vmid in the inventory, and node if it is set there",
+        ),
+    ],
+)
+def test_a_refused_look_at_the_container_says_what_to_do(said: ResourceException, text: str) -> None:
+    with pytest.raises(PreconditionError) as caught:
+        node(**{"nodes/n1/lxc/200/status/current": said}).start(200)
+    assert text in str(caught.value)
 
 
 def test_a_container_that_the_api_does_not_show_is_a_precondition() -> None:

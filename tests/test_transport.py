@@ -20,10 +20,11 @@ from rackhand.errors import (
     TransportError,
     UnreachableError,
 )
-from rackhand.transport import connect, pump
+from rackhand.transport import Transport, connect, pump
 from rackhand.transport.local import Local
 from rackhand.transport.ssh import Ssh
 from rackhand.transport.ssh_config import Target
+from rackhand.transport.staging import staged
 from rackhand.transport.via import Via, explain_pct, pct
 
 ALL_BYTES = bytes(range(256)) * 1000
@@ -117,11 +118,77 @@ def test_close_ends_what_still_runs() -> None:
     assert stop.value.value.status == 143
 
 
-def test_a_staged_file_is_private_and_goes_away() -> None:
-    with Local().stage([b"a", b"b"]) as name:
-        assert Path(name).read_bytes() == b"ab"
+NOISY = 'echo hello; printf \'{"event": 1}\'; exec "$@"'
+
+
+def behind(startup: str) -> Via:
+    """A road whose shell has such a start-up file."""
+    return Via(Local("pve1"), ("sh", "-c", startup, "sh"), "pve1")
+
+
+def stages() -> set[Path]:
+    return set(Path("/tmp").glob("rackhand-stage-*"))
+
+
+@pytest.mark.parametrize("road", [Local(), behind(NOISY)], ids=["quiet", "noisy"])
+def test_a_staged_file_is_private_and_goes_away(road: Transport) -> None:
+    data = [bytes([n]) * 100_000 for n in range(20)]
+    with staged(road, data, 2_000_000) as name:
+        assert Path(name).read_bytes() == b"".join(data)
         assert Path(name).stat().st_mode & 0o777 == 0o600
     assert not Path(name).exists()
+
+
+def test_a_staged_file_goes_away_when_its_user_fails_or_the_road_is_cut() -> None:
+    with pytest.raises(RuntimeError), staged(Local(), [b"x"], 1) as failed:
+        raise RuntimeError
+    local = Local()
+    with staged(local, [b"x"], 1) as cut:
+        local.close()
+        end = time.monotonic() + 30
+        while Path(cut).exists():
+            assert time.monotonic() < end
+            time.sleep(0.02)
+    assert not Path(failed).exists()
+
+
+def test_a_staged_file_that_lacks_a_part_is_an_error_and_goes_away() -> None:
+    before = stages()
+
+    def broken() -> Iterator[bytes]:
+        yield b"some"
+        raise PreconditionError("no file")
+
+    with pytest.raises(PreconditionError, match="no file"), staged(Local(), broken(), 10):
+        pass
+    end = time.monotonic() + 30
+    while stages() - before:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("stderr", "kind", "text"),
+    [
+        (
+            "head: write error: No space left on device",
+            PreconditionError,
+            "can't write /tmp/rackhand-.*: No space left",
+        ),
+        (
+            "sh: 1: cannot create /tmp/x: Read-only file system",
+            PreconditionError,
+            "Read-only file system; is /tmp there",
+        ),
+        ("sh: head: not found", TransportError, "head: not found"),
+    ],
+)
+def test_a_host_without_room_is_told_what_needs_none(stderr: str, kind: type[RackhandError], text: str) -> None:
+    with (
+        pytest.raises(kind, match=text),
+        staged(behind(f"cat >/dev/null & echo '{stderr}' >&2; exit 1"), [b"x"], 1),
+    ):
+        pass
 
 
 def test_a_hop_is_words_in_front_and_its_name_stands_in_messages() -> None:
@@ -139,6 +206,17 @@ def test_a_hop_is_words_in_front_and_its_name_stands_in_messages() -> None:
             PreconditionError,
             "pve1/ct200: no container 200 here",
         ),
+        ("can only push files to a running CT\n", StoppedError, "pve1/ct200: the container is stopped"),
+        (
+            "CT is locked (backup)\n",
+            PreconditionError,
+            "pve1/ct200: the container is locked (backup); wait for its end",
+        ),
+        (
+            "trying to acquire lock...\ncan't lock file '/run/lock/lxc/pve-config-200.lock' - got timeout\n",
+            PreconditionError,
+            "pve1/ct200: something else holds the container's configuration lock",
+        ),
         ("bash: line 1: pct: command not found\n", PreconditionError, "pve1/ct200: no pct here"),
         ("sh: 1: pct: not found\n", PreconditionError, "pve1/ct200: no pct here"),
         ("please run as root\n", PreconditionError, "pve1/ct200: pct needs root"),
@@ -149,6 +227,13 @@ def test_pcts_own_failures_are_told_from_the_commands(stderr: str, kind: type[Ra
     problem = explain_pct(Completed(("pct",), 255, b"", stderr.encode(), 1.0), "pve1/ct200")
     assert type(problem) is kind
     assert str(problem or "").startswith(text)
+
+
+def test_a_login_without_pct_hears_that_it_needs_root() -> None:
+    done = Completed(("pct",), 127, b"", b"bash: line 1: pct: command not found\n", 1.0)
+    assert str(explain_pct(done, "pve1/ct200", "ops")) == (
+        "pve1/ct200: no pct for ops; pct needs root: log in as root@ the Proxmox host, not as ops"
+    )
 
 
 def test_pct_keeps_its_hands_off_the_commands_options(tmp_path: Path) -> None:

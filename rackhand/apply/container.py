@@ -8,7 +8,7 @@ from collections.abc import Callable
 from rackhand.errors import PreconditionError, RemoteError, UnreachableError
 from rackhand.inventory import Api, Host, ProxmoxLxc
 from rackhand.transport import Transport
-from rackhand.transport.via import Via, explain_pct
+from rackhand.transport.via import Via
 
 LIMIT_S = 120.0
 
@@ -22,7 +22,7 @@ def start_container(transport: Transport, host: Host, say: Callable[[str], None]
     if road.api is not None:
         say(f"starting container {road.vmid} through the API")
         try:
-            _start_by_api(road, road.api, host.name)
+            _start_by_api(road, road.api, host.where)
         except UnreachableError as error:
             say(f"{error.what}; doing without it")
         else:
@@ -34,9 +34,10 @@ def start_container(transport: Transport, host: Host, say: Callable[[str], None]
         if line.startswith("WARN"):  # a start that warns has succeeded
             say(f"pct start {road.vmid}: {line}")
     if done.status and "already running" not in said:
-        raise explain_pct(done, host.where) or RemoteError(
-            f"pct start failed: {said or f'status {done.status}'}", where=host.where, hint="see its log there"
-        )
+        transport.checked(done)
+        hint = f"on the Proxmox host, `pct start {road.vmid} --debug` shows more"
+        last = said.splitlines()[-1] if said else f"status {done.status}"
+        raise RemoteError(f"pct start failed: {last}", where=host.where, hint=hint, detail=said)
 
 
 def _start_by_api(road: ProxmoxLxc, api: Api, where: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from rackhand.errors import PreconditionError, RemoteError, TransportError
 from rackhand.inventory import Host, ProxmoxLxc
 from rackhand.pins import Pins
 from rackhand.plan.deploy import LocalUpload, SendFiles
-from rackhand.transport import Stage, Transport
+from rackhand.transport import Transport
+from rackhand.transport.staging import staged
 from rackhand.transport.via import Via
 from rackhand.wheels import fetch_wheels
 
@@ -52,7 +53,7 @@ def send(transport: Transport, host: Host, action: SendFiles, say: Progress) -> 
     sources = [*files, *wheels, *manifest]
     say(f"{action}: {sum(head.size for head, _ in sources) / 1e6:.1f} MB")
     if host.put == "push" and isinstance(transport, Via) and isinstance(host.road, ProxmoxLxc):
-        return _push(transport, host, request, _body(sources), say)
+        return _push(transport, host, request, sources, say)
     return _receive(transport, host, request, _body(sources), say)
 
 
@@ -116,22 +117,27 @@ def _receive(
     return reply
 
 
-def _push(road: Via, host: Host, request: ReceiveRequest, body: Iterable[bytes], say: Progress) -> ReceiveReply:
+def _push(road: Via, host: Host, request: ReceiveRequest, sources: Sequence[Source], say: Progress) -> ReceiveReply:
     """A private file on the Proxmox host, `pct push`, then `receive` from the file that it made inside.
 
     push exits 0 when it fails: only the checks inside say whether it came through.
     """
     outer = road.inner
-    if not isinstance(outer, Stage):
-        raise PreconditionError("put: push needs an SSH connection", where=road.where, hint="use put: stream")
     inside = f"{request.workspace.rstrip('/')}/.rackhand-push-{secrets.token_hex(8)}"
-    with outer.stage(body) as staged:
+    with staged(outer, _body(sources), sum(head.size for head, _ in sources)) as path:
         vmid = host.road.vmid if isinstance(host.road, ProxmoxLxc) else 0
-        argv = ("pct", "push", str(vmid), staged, inside, "--perms", "0600")
-        said = outer.exec(argv, deadline_s=PUSH_LIMIT_S).stderr.decode(errors="replace").strip()
+        argv = ("pct", "push", str(vmid), path, inside, "--perms", "0600")
+        pushed = outer.exec(argv, deadline_s=PUSH_LIMIT_S)
+        said = pushed.stderr.decode(errors="replace").strip()
+        if pushed.status:
+            road.checked(pushed)
+            raise _push_failed(said or f"status {pushed.status}", road.where)
         try:
             return _receive(road, host, replace(request, staged=inside), (), say)
         except RemoteError as error:
-            what = f"pct push failed: {said}" if said else f"pct push lost a part: {error.what}"
-            hint = "is the container's disk full? push says nothing then; the old files are untouched"
-            raise RemoteError(what, where=road.where, hint=hint, kind=error.kind) from error
+            raise _push_failed(said or error.what, road.where) from error
+
+
+def _push_failed(said: str, where: str) -> RemoteError:
+    hint = "the old files are untouched; put: stream does without pct push"
+    return RemoteError(f"pct push failed: {said.splitlines()[-1]}", where=where, hint=hint, detail=said)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from rackhand.errors import RackhandError
 from rackhand.report import Comparison, Outcome, Report, Row
 
 WIDTH = 80
@@ -26,11 +27,17 @@ def _row_lines(row: Row, *, verbose: bool) -> Iterator[str]:
             yield from (f"    {line}" for line in outcome.detail.rstrip().split("\n"))
     yield from _fact_lines(row)
     if row.error is not None:
-        yield f"{row.where}: FAILED: {str(row.error).removeprefix(f'{row.where}: ')}"
+        yield f"{row.where}: FAILED: {_said(row.error, row.where)}"
         if row.error.detail and verbose:
             yield from (f"    {line}" for line in row.error.detail.rstrip().split("\n"))
     if row.interrupted:
         yield f"{row.where}: interrupted; run it again to go on"
+
+
+def _said(error: RackhandError, where: str) -> str:
+    """Without its own `where` when that is the row's, or the machine that the row's container is on."""
+    said = str(error)
+    return said.removeprefix(f"{error.where}: ") if f"{where}/".startswith(f"{error.where}/") else said
 
 
 def _fact_lines(row: Row) -> Iterator[str]:

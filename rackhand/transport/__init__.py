@@ -7,8 +7,7 @@ imported where a connection is opened, since paramiko is slow to import.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from contextlib import AbstractContextManager
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from rackhand.command import Argv, Completed
 
@@ -37,12 +36,3 @@ class Transport(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-@runtime_checkable
-class Stage(Protocol):
-    """A road that can hold a private temporary file for another program on its far side, such as `pct push`."""
-
-    def stage(self, data: Iterable[bytes]) -> AbstractContextManager[str]:
-        """The path of a file with mode 0600 that holds `data`; removed at the end of the context, always."""
-        ...

@@ -6,11 +6,9 @@ import contextlib
 import os
 import signal
 import subprocess
-import tempfile
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator
 from io import RawIOBase
-from pathlib import Path
 from typing import Literal, cast
 
 from rackhand.command import Argv, Completed
@@ -38,16 +36,6 @@ class Local:
         self, argv: Argv, *, stdin: Stdin = b"", deadline_s: float | None = None, silence_s: float = 60.0
     ) -> Generator[bytes, None, Completed]:
         return (yield from self._start(argv, stdin).lines(deadline_s, silence_s))
-
-    @contextlib.contextmanager
-    def stage(self, data: Iterable[bytes]) -> Iterator[str]:
-        handle, name = tempfile.mkstemp(prefix="rackhand-stage-")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.writelines(data)
-            yield name
-        finally:
-            Path(name).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Ends what runs; nothing starts any more."""

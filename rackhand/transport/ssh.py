@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import shlex
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from typing import Literal
 
 import paramiko
@@ -45,6 +44,11 @@ class Ssh:
             self._target = resolve(self._ssh, self._where)
         return self._target
 
+    @property
+    def user(self) -> str:
+        """Who is logged in there."""
+        return self.target.user
+
     def exec(self, argv: Argv, *, stdin: Stdin = b"", deadline_s: float = 60.0) -> Completed:
         with self._channel(argv) as running:
             return Pump(running, argv, self._where, stdin).collect(deadline_s)
@@ -54,23 +58,6 @@ class Ssh:
     ) -> Generator[bytes, None, Completed]:
         with self._channel(argv) as running:
             return (yield from Pump(running, argv, self._where, stdin).lines(deadline_s, silence_s))
-
-    @contextlib.contextmanager
-    def stage(self, data: Iterable[bytes]) -> Iterator[str]:
-        """Sends `data` by SFTP into /tmp; at the end removed even when the sending or the caller failed."""
-        path = f"/tmp/rackhand-stage-{secrets.token_hex(12)}"  # noqa: S108  opened with "x": never somebody else's file
-        with self._slots, contextlib.closing(self._open().open_sftp()) as sftp:
-            sftp.get_channel().settimeout(CHANNEL_S)  # type: ignore[union-attr]
-            try:
-                with _said_by_sftp(self._where, path), sftp.open(path, "wx") as file:
-                    file.chmod(0o600)
-                    file.set_pipelined(True)
-                    for chunk in data:
-                        file.write(chunk)
-                yield path
-            finally:
-                with contextlib.suppress(OSError, paramiko.SSHException):
-                    sftp.remove(path)
 
     def close(self) -> None:
         """Also while another thread connects: that connection is closed as soon as it stands."""
@@ -158,14 +145,3 @@ class _Session:
     def _close(self) -> None:
         with contextlib.suppress(Exception):
             self._channel.close()
-
-
-@contextlib.contextmanager
-def _said_by_sftp(where: str, path: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, paramiko.SSHException, EOFError) as error:
-        hint = "is /tmp of the Proxmox host full or read-only? put: stream needs no room there"
-        raise TransportError(
-            f"can't write {path}: {str(error) or type(error).__name__}", where=where, hint=hint
-        ) from error

@@ -29,13 +29,13 @@ class Via:
         return self._where
 
     def exec(self, argv: Argv, *, stdin: Stdin = b"", deadline_s: float = 60.0) -> Completed:
-        return self._checked(self.inner.exec(self._words(argv), stdin=stdin, deadline_s=deadline_s))
+        return self.checked(self.inner.exec(self._words(argv), stdin=stdin, deadline_s=deadline_s))
 
     def stream(
         self, argv: Argv, *, stdin: Stdin = b"", deadline_s: float | None = None, silence_s: float = 60.0
     ) -> Generator[bytes, None, Completed]:
         done = yield from self.inner.stream(self._words(argv), stdin=stdin, deadline_s=deadline_s, silence_s=silence_s)
-        return self._checked(done)
+        return self.checked(done)
 
     def close(self) -> None:
         self.inner.close()
@@ -47,7 +47,8 @@ class Via:
                 raise PreconditionError(f"{word!r} can't be an argument there", where=self._where, hint=hint)
         return (*self._prefix, *argv)
 
-    def _checked(self, done: Completed) -> Completed:
+    def checked(self, done: Completed) -> Completed:
+        """`done`, or what the hop itself had against it. For `inner`'s commands that speak for the hop too."""
         problem = self._explain(done, self._where) if done.status else None
         if problem is not None:
             raise problem
@@ -59,19 +60,36 @@ def pct(inner: Transport, vmid: int, where: str | None = None) -> Via:
 
     No `--keep-env`: pve-container before 5.0.9 doesn't know it, and the agent's `env -i` makes it needless.
     """
-    return Via(inner, ("pct", "exec", str(vmid), "--"), where or f"{inner.where}/ct{vmid}", explain_pct)
+
+    def explain(done: Completed, at: str) -> RackhandError | None:
+        return explain_pct(done, at, getattr(inner, "user", "root"))
+
+    return Via(inner, ("pct", "exec", str(vmid), "--"), where or f"{inner.where}/ct{vmid}", explain)
 
 
-def explain_pct(done: Completed, where: str) -> RackhandError | None:
-    """pct's own failures, told from the command's by their texts: its exit statuses mean nothing but non-zero."""
+def explain_pct(done: Completed, where: str, user: str = "root") -> RackhandError | None:
+    """pct's own failures, told from the command's by their texts: its exit statuses mean nothing but non-zero.
+    `user` is who asked; PATH of others than root has no /usr/sbin."""
     text = done.stderr.decode(errors="replace")
     vmid = where.rpartition("/ct")[2]
-    if re.search(r"^(CT \d+ not running|container '?\d+'? not running)", text, re.MULTILINE):
+    if re.search(
+        r"^(CT \d+ not running|container '?\d+'? not running|can only push files to a running CT)", text, re.MULTILINE
+    ):
         return StoppedError("the container is stopped", where=where, hint=f"start it: pct start {vmid}", detail=text)
     if re.search(r"Configuration file 'nodes/[^']*' does not exist|CT \d+ does not exist", text):
         hint = "`pct list` on the Proxmox host shows those it has; mend vmid in the inventory"
         return PreconditionError(f"no container {vmid} here", where=where, hint=hint, detail=text)
-    if re.search(r"^(ba|da|z)?sh: .*pct: (command )?not found", text, re.MULTILINE):
+    if locked := re.search(r"CT is locked \((\w+)\)", text):
+        hint = f"wait for its end; when nothing of it runs any more: pct unlock {vmid}"
+        return PreconditionError(f"the container is locked ({locked[1]})", where=where, hint=hint, detail=text)
+    if re.search(r"can't lock file '?\S*pve-config-\d+\.lock'? - got timeout", text):
+        what = "something else holds the container's configuration lock (pct, a backup, a snapshot)"
+        return PreconditionError(what, where=where, hint="try again when it has ended", detail=text)
+    no_pct = re.search(r"^(ba|da|z)?sh: .*pct: (command )?not found", text, re.MULTILINE)
+    if no_pct and user != "root":
+        hint = f"pct needs root: log in as root@ the Proxmox host, not as {user}"
+        return PreconditionError(f"no pct for {user}", where=where, hint=hint, detail=text)
+    if no_pct:
         return PreconditionError("no pct here", where=where, hint="is it a Proxmox host? type: ssh is for plain hosts")
     if re.search(r"please run as root|Permission denied.*pmxcfs|ipcc_send_rec.*Permission denied", text):
         return PreconditionError("pct needs root", where=where, hint="log in as root@ the Proxmox host", detail=text)

@@ -15,7 +15,7 @@ from rackhand.errors import RackhandError
 from rackhand.inventory import Host, ProxmoxLxc
 from rackhand.report import Outcome, Report, Row, State
 from rackhand.transport import Transport
-from rackhand.transport.via import pct
+from rackhand.transport.via import Via, pct
 
 Say = Callable[[str, str], None]
 """Progress: where, text. Called from several threads."""
@@ -117,7 +117,14 @@ def _attempt(work: Work, task: Task) -> None:
         task.finished = True
     except RackhandError as error:
         if not task.stopping.is_set():
-            task.error = error
+            task.error = _of_its_own(error, task)
+
+
+def _of_its_own(error: RackhandError, task: Task) -> RackhandError:
+    """A connection that hosts share has the first one's name."""
+    if isinstance(task.transport, Via) and error.where == task.transport.inner.where:
+        error.where = task.host.name
+    return error
 
 
 def _wait_for(futures: Sequence[Future[None]]) -> None:

@@ -185,6 +185,29 @@ def test_pushed_files_arrive_checked_and_nothing_stays_on_the_host(place: Place,
     assert set(Path("/tmp").glob("rackhand-stage-*")) <= temporary
 
 
+def test_a_shell_that_prints_breaks_sftp_and_no_push(place: Place, host: Host, tmp_path: Path) -> None:
+    run(host)
+    (tmp_path / "batch").write_text("ls /\n")
+    sftp = ("sftp", "-F", str(place.ssh_config), "-b", str(tmp_path / "batch"), "pve-lab")
+    assert subprocess.run(sftp, capture_output=True, timeout=30, check=False).returncode == 0
+    trouble.print_at_login(place)
+    try:
+        assert subprocess.run(sftp, capture_output=True, timeout=30, check=False).returncode != 0
+        assert what(run(replace(change(host, "printed"), put="push"))) == ["sent 1 file"]
+    finally:
+        trouble.print_at_login(place, None)
+    assert tree(place)["scripts/run.sh"] == b"printed" * 1000
+
+
+def test_a_push_against_a_held_lock_says_what_holds_it(place: Place, host: Host) -> None:
+    run(host)
+    with (place.lock_dir / "pve-config-200.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        report = run(replace(change(host, "locked"), put="push"))
+    assert "pve1/ct200: something else holds the container's configuration lock" in error(report)
+    assert report.exit_code == 4
+
+
 @pytest.mark.parametrize("api", [True, False])
 def test_a_stopped_container_is_started_only_when_asked(place: Place, tmp_path: Path, api: bool) -> None:
     host = host_of(place, tmp_path, api=api)
