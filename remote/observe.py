@@ -28,6 +28,7 @@ from rackhand.contract.files import (
     Workspace,
 )
 from remote.cli import Emit
+from remote.each_gpu import rows_of_each
 from remote.output.state import observe_state
 from remote.serving.state import observe_servers
 
@@ -61,7 +62,7 @@ def observe(request: ObserveRequest) -> ObserveReply:
         files=_files(request, manifest),
         interpreter=_interpreter(python, imports, request),
         environment=_environment(request.source, source),
-        commands={name: _end(started) for name, started in commands.items()},
+        commands={name: _complete(request.commands[name], _end(started)) for name, started in commands.items()},
         servers=observe_servers(request.home) if request.servers else None,
         jobs=tuple(observe_state(Path(output)) for output in request.outputs),
     )
@@ -179,6 +180,12 @@ def _end(started: _Started | None) -> CommandState:
     if status is None:
         texts[1] += f"\nno answer in {COMMAND_LIMIT_S:.0f} s"
     return CommandState(status, *texts)
+
+
+def _complete(argv: tuple[str, ...], done: CommandState) -> CommandState:
+    if argv[0] != "nvidia-smi" or done.status is None:
+        return done
+    return CommandState(done.status, rows_of_each(argv, done.stdout), done.stderr)
 
 
 def _interpreter(python: str, started: _Started | None, request: ObserveRequest) -> Interpreter:

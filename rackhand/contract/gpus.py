@@ -95,6 +95,12 @@ def split_rows(text: str) -> tuple[list[list[str]], list[str]]:
     return rows, lines
 
 
+def is_hidden(text: str) -> bool:
+    """Whether it has no row because of one GPU: older drivers give up at the first that they can't read."""
+    rows, lines = split_rows(text)
+    return not rows and any(_LOST.search(line) for line in lines)
+
+
 def number(cell: str) -> float | None:
     """The number in a cell, with or without its unit; None for anything else."""
     bare = _UNITS.sub("", cell)

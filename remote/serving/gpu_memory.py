@@ -14,6 +14,7 @@ from pathlib import Path
 from rackhand.contract.gpus import fault_in, mib, query_argv, split_rows, word
 from rackhand.contract.servers import MEMORY_TOLERANCE_MIB
 from remote import processes
+from remote.each_gpu import rows_of_each
 from remote.serving.journal import read_json, replace_json
 
 UNKNOWN_IDLE_MIB = 600
@@ -143,4 +144,4 @@ def _run(argv: tuple[str, ...]) -> str:
         out = late.stdout or b""
     except OSError:
         return ""
-    return out.decode(errors="replace")
+    return rows_of_each(argv, out.decode(errors="replace"))

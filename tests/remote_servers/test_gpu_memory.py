@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from remote.serving.gpu_memory import App, Baselines, Gpu, idle_mib, is_back, parse_apps, parse_gpus
+from remote import each_gpu
+from remote.serving.gpu_memory import App, Baselines, Gpu, idle_mib, is_back, observe_gpus, parse_apps, parse_gpus
 
 
 def test_nvidia_smi_rows_are_read_and_others_left_out() -> None:
@@ -19,6 +20,28 @@ def test_nvidia_smi_rows_are_read_and_others_left_out() -> None:
         Gpu(3, "GPU-d", None, "GPU requires reset", is_faulty=True),
     )
     assert parse_apps("GPU-a, 123, 80000\nGPU-a, [N/A], 1\n\n") == (App("GPU-a", 123, 80000),)
+
+
+def test_a_gpu_that_hides_the_others_from_nvidia_smi_is_gone_around(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for bus in ("0000:01:00.0", "0000:41:00.0", "0000:81:00.0"):
+        (tmp_path / "gpus" / bus).mkdir(parents=True)
+    program = tmp_path / "nvidia-smi"
+    program.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in *01:00.0) echo "0, GPU-a, 4";; *81:00.0) echo "2, GPU-c, 5";;\n'
+        '*) echo "Unable to determine the device handle for GPU 0000:41:00.0: Unknown Error"; exit 255;; esac\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(each_gpu, "GPUS", tmp_path / "gpus")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert observe_gpus() == (Gpu(0, "GPU-a", 4), Gpu(2, "GPU-c", 5))
+
+
+@pytest.mark.parametrize("said", ["", "No devices were found", "0, GPU-a, 4\nGPU 1 is lost", "Failed to open"])
+def test_nvidia_smi_is_asked_once_where_no_gpu_hides_the_others(said: str) -> None:
+    assert each_gpu.rows_of_each(("/nonexistent",), said) == said
 
 
 @pytest.mark.parametrize(
