@@ -133,6 +133,17 @@ def docs_capacity(c: Context) -> int:
     return write_picture()
 
 
+@verb(help=HELP, name="architecture")
+def docs_architecture(c: Context) -> int:
+    """Draw docs/architecture.svg.
+
+    Example: ./inv docs.architecture
+    """
+    from dev.architecture_picture import write_picture
+
+    return write_picture()
+
+
 @verb(help=HELP, name="pictures")
 def docs_pictures(c: Context, *, page: str | None = None) -> int:
     """Record a run on the lab, and put pictures of its report page and of tail-metrics into docs/img; seven minutes.
@@ -174,4 +185,4 @@ def add_tasks(ns: Collection) -> None:
     ns.add_task(run_tests)
     ns.add_collection(Collection("lab", lab_up, lab_down, lab_status))
     ns.add_collection(Collection("dev", check, lock, hooks))
-    ns.add_collection(Collection("docs", docs_demo, docs_capacity, docs_pictures))
+    ns.add_collection(Collection("docs", docs_demo, docs_capacity, docs_architecture, docs_pictures))

@@ -45,6 +45,12 @@ def test_every_promise_of_the_security_page_names_tests_that_exist() -> None:
     assert [row for row in rows if "`test_" not in row] == []
 
 
+def test_the_architecture_picture_is_the_one_that_the_command_draws() -> None:
+    from dev.architecture_picture import picture
+
+    assert (ROOT / "docs/architecture.svg").read_text() == picture()
+
+
 def message_pieces() -> list[str]:
     """What the troubleshooting page says is printed: the parts between the dots of its first column's code."""
     rows = re.findall(r"(?m)^\| (.*?) \|", (ROOT / "docs/troubleshooting.md").read_text())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shutil
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rackhand.place import PACKAGE, SHARE
+from rackhand.place import SHARE
 
 SHARED = ("remote", "templates", "tasks.py", "requirements-remote.lock")
 BUILD = "import sys; from hatchling.build import build_wheel; print(build_wheel(sys.argv[1]))"
@@ -133,19 +132,7 @@ def test_an_inventory_stands_in_the_current_directory_and_may_be_chosen_once_by_
     assert (told.returncode, "thinking" in told.stderr) == (2, True), told.stderr
 
 
-def test_no_module_writes_the_checkouts_command_into_a_message() -> None:
-    """An installed rackhand has another: place.COMMAND."""
-    allowed = {"place.py", "words_given.py", "program.py"}
-    found = [
-        f"{path.relative_to(PACKAGE)}:{text.lineno}"
-        for path in sorted(PACKAGE.rglob("*.py"))
-        for text in texts_of(ast.parse(path.read_text()))
-        if "./inv" in str(text.value) and "lab.up" not in str(text.value) and path.name not in allowed
-    ]
-    assert found == []
-
-
-def texts_of(tree: ast.AST) -> list[ast.Constant]:
-    """The strings that aren't docstrings."""
-    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in alone]
+def test_what_an_installed_rackhand_advises_can_be_typed(unpacked: Path, tmp_path: Path) -> None:
+    ended = installed(unpacked, "report", "--inventory", str(SHARE / "inventory/example-b200.yaml"), cwd=tmp_path)
+    assert ended.returncode != 0
+    assert "; rackhand record" in ended.stderr and "./inv" not in ended.stderr, ended.stderr
