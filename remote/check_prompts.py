@@ -6,26 +6,25 @@ Memory: 12 bytes a row for duplicates, up to _MOST_ROWS, and the longest line.
 from __future__ import annotations
 
 import hashlib
-import time
 from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from rackhand.contract import from_json, to_json
 from rackhand.contract.checks import NAMED, NamedLine, PromptsCheck, PromptsRequest
-from rackhand.contract.servers import Heartbeat
 from remote import fastjson
 from remote.cli import Emit, VerbError
+from remote.heartbeat import Beat
 from remote.packages import MissingPackageError
 from remote.prompts.files import ParquetRows, is_parquet, open_lines
+from remote.prompts.look import UnreadableError, check_readable
 from remote.prompts.oddities import Oddities, words_of
 from remote.prompts.rows import BadRow, Prompt, odd_kind, parse_fields, parse_row
-from remote.prompts.shapes import Reading
+from remote.prompts.shapes import Reading, reading_of
 
-_HEARTBEAT_S = 5.0
 _MOST_ROWS = 40_000_000
 _BUCKETS = 256
 
@@ -33,12 +32,12 @@ _BUCKETS = 256
 def call(data: Any, emit: Emit, _body: BinaryIO) -> None:
     request = from_json(PromptsRequest, data)
     path = Path(request.path)
-    if not path.is_file():
-        raise VerbError("missing", f"no prompts file {path}", "set jobs.prompts, or upload: a local file")
-    last = "continue" if request.last_assistant == "continue" else "drop"
-    reading = Reading(request.columns, request.keep, cast("Any", last))
+    reading = reading_of(request.columns, request.last_assistant, request.keep)
     try:
+        check_readable(path, reading, Beat(emit, f"{path}: a row that can be asked"))
         emit(to_json(check_prompts(path, reading, emit)))
+    except UnreadableError as error:
+        raise VerbError("missing", error.what, error.hint) from None
     except MissingPackageError as error:
         raise VerbError("missing", str(error)) from None
     except EOFError as error:
@@ -48,18 +47,17 @@ def call(data: Any, emit: Emit, _body: BinaryIO) -> None:
 def check_prompts(path: Path, reading: Reading, emit: Emit | None = None) -> PromptsCheck:
     """OSError and EOFError for a file that is damaged or not whole."""
     tally = _Tally()
-    beat = time.monotonic() + _HEARTBEAT_S
+    beat = Beat(emit, str(path))
     for index, row in _rows(path, reading, tally):
         tally.note(index, row)
-        if emit is not None and index % 1024 == 0 and time.monotonic() >= beat:
-            emit(to_json(Heartbeat(f"line {index + 1}")))
-            beat = time.monotonic() + _HEARTBEAT_S
+        if index % 1024 == 0:
+            beat(f"line {index + 1}")
     return tally.result(path)
 
 
 def _rows(path: Path, reading: Reading, tally: _Tally) -> Iterator[tuple[int, Prompt | BadRow | None]]:
     if is_parquet(path):
-        rows = ParquetRows(path, reading.used)
+        rows = ParquetRows(path, reading)
         index = 0
         while (fields := rows.next_row()[0]) is not None:
             row: Prompt | BadRow | None = parse_fields(index, fields, reading)

@@ -39,7 +39,7 @@ from remote.output.recovery import open_ledger
 from remote.output.upload import Uploader, owner_of
 from remote.output.zstd_frames import Frames
 from remote.packages import MissingPackageError
-from remote.prompts.files import check_readable
+from remote.prompts.look import UnreadableError, check_file, check_readable
 from remote.prompts.oddities import words_of
 from remote.prompts.offsets import KnownPrompts, RowSkipper, observe_known
 from remote.prompts.rows import Prompt, PromptReader, Row
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
     log = LogLines()
     try:
         return _main(options, log)
-    except (RefusedError, MissingPackageError) as error:
+    except (RefusedError, MissingPackageError, UnreadableError) as error:
         log.say(f"refused: {error}")
     except OSError as error:
         log.say(f"refused: {error.filename or options.output}: {error.strerror or error}; nothing was asked")
@@ -84,9 +84,7 @@ def _main(options: GenerateOptions, log: LogLines) -> int:
 
 def _open(options: GenerateOptions, log: LogLines) -> tuple[Lock, Ledger, KnownPrompts]:
     """Everything that must stand before the first request."""
-    if not options.prompts.is_file():
-        raise RefusedError(f"{options.prompts}: no such prompts file")
-    check_readable(options.prompts)
+    check_file(options.prompts)
     if not os.environ.get(API_KEY, "").isprintable():
         raise RefusedError(f"{API_KEY} holds a line break or another character that no header can have; set it without")
     if options.compress:
@@ -94,6 +92,10 @@ def _open(options: GenerateOptions, log: LogLines) -> tuple[Lock, Ledger, KnownP
     if options.object_store:
         open_store(options.object_store)
     digest = observe_prompts_digest(options.prompts)
+    before = observe_job(options.output)
+    if before is not None and not options.new:
+        _check_same(before, options, digest)
+    check_readable(options.prompts, options.reading)
     options.output.mkdir(parents=True, exist_ok=True)
     if options.new and any((options.output / name).exists() for name in (JOB_FILE, DONE_FILE)):
         raise RefusedError(f"{options.output} holds a job already; name another output, or leave out --new")
@@ -121,19 +123,23 @@ def _open(options: GenerateOptions, log: LogLines) -> tuple[Lock, Ledger, KnownP
 
 def _observe_or_start(options: GenerateOptions, digest: PromptsDigest, log: LogLines) -> JobFile:
     """The job of the output, a new one in an empty output. RefusedError when it is another job."""
-    reading = options.reading.as_json()
     job = observe_job(options.output)
     if job is None:
         where = (options.output, options.prompts, digest, options.sampling)
-        job, notes = start_job(*where, shard=options.shard, model=options.model, reading=reading)
+        job, notes = start_job(*where, shard=options.shard, model=options.model, reading=options.reading.as_json())
         for note in notes:
             log.say(note)
+    _check_same(job, options, digest)
+    return job
+
+
+def _check_same(job: JobFile, options: GenerateOptions, digest: PromptsDigest) -> None:
+    """RefusedError when the output is another job's."""
     problems = plan_refusals(job, digest, options.sampling, options.shard[1])
-    if job.reading != reading:
+    if job.reading != options.reading.as_json():
         problems.append("columns, keep or last-assistant changed")
     if problems:
         raise RefusedError(f"{options.output}: {'; '.join(problems)}; name another output (--new), or undo it")
-    return job
 
 
 def _wanted(ledger: Ledger, shard: tuple[int, int]) -> Callable[[int], bool]:

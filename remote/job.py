@@ -19,8 +19,12 @@ from rackhand.contract.servers import ACTIVE, Heartbeat, Probe, Process, secrets
 from rackhand.engines import engine
 from remote import processes
 from remote.cli import Emit, VerbError
+from remote.heartbeat import Beat
 from remote.output.job_file import RefusedError, observe_lock, observe_prompts_digest
 from remote.output.state import observe_state
+from remote.packages import MissingPackageError
+from remote.prompts.look import UnreadableError, check_file, check_readable
+from remote.prompts.shapes import reading_of
 from remote.servers import exclusive
 from remote.serving.ask import read_api_key
 from remote.serving.journal import read_json
@@ -63,7 +67,7 @@ def start(home: Path, order: StartRun, emit: Emit) -> RunResult:
     state = observe_state(Path(order.output))
     if state.pid is not None:
         return RunResult("running", state)
-    _check(order, state)
+    _check(order, state, emit)
     if state.finished:
         emit(to_json(RunNote(f"{state.finished} already done")))
     probes = _probe(home, order, emit)
@@ -87,16 +91,26 @@ def start(home: Path, order: StartRun, emit: Emit) -> RunResult:
     return _await_progress(order, Session(pane, began, offset), probes, emit)
 
 
-def _check(order: StartRun, state: JobState) -> None:
+def _check(order: StartRun, state: JobState, emit: Emit) -> None:
     prompts = Path(order.prompts)
     if state.problem:
         raise VerbError("missing", state.problem)
     if order.prompts_come:
         return
-    if not prompts.is_file():
-        raise VerbError("missing", f"no prompts file {prompts}", "set jobs.prompts, or upload: a local file")
-    if not os.access(prompts, os.R_OK):
-        raise VerbError("missing", f"{prompts} can't be read by this user", "mend its owner or mode")
+    try:
+        check_file(prompts)
+        if not os.access(prompts, os.R_OK):
+            raise VerbError("missing", f"{prompts} can't be read by this user", "mend its owner or mode")
+        _check_same(order, state, prompts)
+        reading = reading_of(order.columns, order.last_assistant)
+        check_readable(prompts, reading, Beat(emit, "a prompt that can be asked"))
+    except UnreadableError as error:
+        raise VerbError("missing", error.what, error.hint) from None
+    except MissingPackageError as error:
+        raise VerbError("missing", str(error)) from None
+
+
+def _check_same(order: StartRun, state: JobState, prompts: Path) -> None:
     if state.job is None:
         return
     try:

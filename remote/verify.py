@@ -7,7 +7,6 @@ answer says that it runs.
 from __future__ import annotations
 
 import hashlib
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,12 +16,12 @@ from typing import Any, BinaryIO
 from rackhand.contract import from_json, to_json
 from rackhand.contract.checks import NAMED, ShardCheck, Verified, VerifyRequest
 from rackhand.contract.job import DONE_FILE, FAILURES_FILE, JOB_FILE, MANIFEST_FILE, REJECTED_FILE
-from rackhand.contract.servers import Heartbeat
 from remote import fastjson
 from remote.cli import Emit, VerbError
 from remote.generator.feeding import Feeding
 from remote.generator.quality import Quality, parse_quality
 from remote.generator.reply import Reply
+from remote.heartbeat import Beat
 from remote.output.done_file import IMPORTED_FILE, observe_done
 from remote.output.index_set import MAX_INDEX, IndexSet
 from remote.output.job_file import RefusedError, observe_job, observe_lock
@@ -32,7 +31,6 @@ from remote.output.uploads_file import UPLOADED_FILE, observe_uploads
 from remote.output.zstd_frames import observe_frames
 from remote.packages import MissingPackageError
 
-_HEARTBEAT_S = 5.0
 _EXAMPLES = 5
 
 
@@ -113,8 +111,7 @@ class _Check:
         self.examples: dict[str, list[str]] = {}
         self.shards: list[ShardCheck] = []
         self._quality = quality
-        self._emit = emit
-        self._beat = time.monotonic() + _HEARTBEAT_S
+        self._beat = Beat(emit, "")
 
     def shard(self, path: Path, closed: Closed | None, *, is_last: bool) -> None:
         size = path.stat().st_size
@@ -154,7 +151,7 @@ class _Check:
         return problems
 
     def _record(self, line: bytes, where: str) -> int | None:
-        self._say_alive(where)
+        self._beat(where)
         try:
             record = fastjson.loads(line) if line.endswith(b"}\n") else None
             index = record["index"] if isinstance(record, dict) else None
@@ -173,17 +170,12 @@ class _Check:
                 examples.append(f"{where}: {fault.detail}")
         return index
 
-    def _say_alive(self, where: str) -> None:
-        if self._emit is not None and time.monotonic() >= self._beat:
-            self._emit(to_json(Heartbeat(where)))
-            self._beat = time.monotonic() + _HEARTBEAT_S
-
     def _sha256(self, path: Path) -> str:
         digest = hashlib.sha256()
         with path.open("rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
-                self._say_alive(f"{path.name}, its sha256")
+                self._beat(f"{path.name}, its sha256")
         return digest.hexdigest()
 
 

@@ -70,7 +70,9 @@ def test_a_good_file_ends_with_0_and_a_jobs_columns_are_used(tmp_path: Path) -> 
     path = tmp_path / "p.jsonl"
     path.write_text('{"question": "x"}\n')
     job = Job("j", "h", "/out", "/p", columns={"prompt": "question"})
-    assert (check_file(str(path), job).exit_code, check_file(str(path)).exit_code) == (0, 3)
+    assert check_file(str(path), job).exit_code == 0
+    with pytest.raises(PreconditionError, match=r"none of its 1 rows can be asked; line 1: .* its keys: question"):
+        check_file(str(path))
     with pytest.raises(PreconditionError, match="no file"):
         check_file(str(tmp_path / "nowhere.jsonl"))
 
@@ -176,10 +178,9 @@ def test_no_file_is_too_odd_to_be_read(lines: list[bytes], last: Any, tmp_path_f
     assert list(prompts_lines(found))
 
 
-def test_an_empty_file_and_an_empty_output_have_nothing_wrong(tmp_path: Path) -> None:
+def test_a_check_of_nothing_and_an_empty_output_have_nothing_wrong(tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_bytes(b"")
-    found = check_file(str(tmp_path / "p.jsonl")).found
-    assert isinstance(found, PromptsCheck)
+    found = check_prompts(tmp_path / "p.jsonl", Reading())
     assert (found.lines, found.chars, list(prompts_lines(found))[-1]) == (0, {}, "characters               none")
     empty = verify(tmp_path, DEFAULT)
     assert isinstance(empty, Verified)
@@ -208,7 +209,7 @@ def test_a_jobs_prompts_and_output_are_read_where_they_are(tmp_path: Path) -> No
     said: list[str] = []
     fleet = _fleet(tmp_path)
     job, roads = fleet.job(), _Here()
-    with pytest.raises(PreconditionError, match="no prompts file"):
+    with pytest.raises(PreconditionError, match="no such prompts file"):
         check_job(fleet, job, say=lambda where, text: said.append(text), roads=roads)
     with pytest.raises(PreconditionError, match="no output"):
         verify_job(fleet, job, say=lambda where, text: said.append(text), roads=roads)

@@ -14,8 +14,9 @@ class StartRun:
     """`tmux` makes the session that runs `script_path`, which `script` replaces; `log` is what the script appends to.
 
     `servers` are root URLs, asked for one real generation each before anything starts; those that give one become
-    active in control.json. `sampling` and `prompts` must be what the output was made from. `dry_run` checks all that
-    and starts nothing; `prompts_come`: then the file is to be sent first, and was checked where it is.
+    active in control.json. `sampling` and `prompts` must be what the output was made from; `columns` and
+    `last_assistant` are how its rows are read. `dry_run` checks all that and starts nothing; `prompts_come`: then the
+    file is to be sent first, and was checked where it is.
     """
 
     output: str
@@ -33,6 +34,8 @@ class StartRun:
     start_timeout_s: float = 120.0
     dry_run: bool = False
     prompts_come: bool = False
+    columns: dict[str, str] = field(default_factory=dict)
+    last_assistant: str = "drop"
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,8 @@ def plan_resume(
         script=render_script("generate.sh.j2", generate_values(host, job, argv)),
         log=str(generate_values(host, job, argv)["log"]),
         engine=servers[0].spec.engine,
+        columns=dict(job.columns),
+        last_assistant=job.last_assistant,
     )
     done = f", {state.finished} already done" if state.finished else ""
     into = f", into {order.output}" if order.output != job.output else ""

@@ -25,7 +25,7 @@ Say = Callable[[str, str], None]
 def check_file(file: str, job: Job | None = None) -> Checked:
     """A prompts file on this machine, read as `job` reads its rows. PreconditionError when it isn't there."""
     path = Path(file).expanduser().resolve()
-    if not path.is_file():
+    if not path.exists():
         raise PreconditionError(f"no file {path}", hint="name a prompts file, or a job with --job")
     with closing(Local()) as road:
         return Checked("local", _check(road, _prompts_request(str(path), job), sys.executable))

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Literal
 
+from remote.prompts.kinds import BOM
+
 BadKind = Literal["not_utf8", "nul", "not_json", "deep", "shape", "empty", "error"]
-BOM = b"\xef\xbb\xbf"
 LONG_BYTES = 10 << 20
 _WORDS = {
     "bom": "begins with a byte order mark, which is skipped",

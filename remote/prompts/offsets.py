@@ -21,11 +21,11 @@ from typing import BinaryIO
 from rackhand.contract import from_json
 from rackhand.contract.job import PromptsDigest
 from remote.output.append_file import put_whole
+from remote.prompts.files import observe_kind
 from remote.prompts.rows import RowCount, count_rows
 
 OFFSETS_FILE = ".prompts_offsets"
 _FORMAT = 1
-_NOT_SEEKABLE = frozenset({".gz", ".zst", ".parquet"})
 _NEAR_ROWS = 64
 """Rows that are rather read than jumped over."""
 
@@ -66,7 +66,7 @@ class KnownPrompts:
         """Reads the whole file unless it was counted before, and keeps what it found; OSError, EOFError."""
         if self.count is None:
             sampled = PromptOffsets()
-            note = None if self.path.suffix in _NOT_SEEKABLE else sampled.note
+            note = sampled.note if observe_kind(self.path) == "lines" else None
             self.count = count_rows(self.path, shard=self.shard[0], shards=self.shard[1], note=note)
             self._put(sampled, self.count)
         return self.count

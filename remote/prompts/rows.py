@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from remote import fastjson
+from remote.prompts.arrow_values import BadValueError
 from remote.prompts.files import DAMAGE, ParquetRows, is_parquet, open_lines
-from remote.prompts.oddities import BOM, BadKind, Oddities
+from remote.prompts.kinds import BOM
+from remote.prompts.oddities import BadKind, Oddities
 from remote.prompts.shapes import PLAIN, EmptyPromptError, Reading, parse_asked
 
 _COUNTED_BYTES = 1 << 20
@@ -69,12 +71,16 @@ def parse_row(index: int, line: bytes, reading: Reading = PLAIN) -> Row | None:
     return parse_fields(index, row, reading)
 
 
-def parse_fields(index: int, row: dict[str, Any] | ValueError, reading: Reading = PLAIN) -> Row:
+def parse_fields(index: int, row: dict[str, Any] | Exception, reading: Reading = PLAIN) -> Row:
     """The row of these fields, or of what is wrong with them."""
     if isinstance(row, UnicodeDecodeError):
         return BadRow(index, f"not UTF-8 at byte {row.start}", "not_utf8")
-    if isinstance(row, ValueError):
+    if isinstance(row, BadValueError):
+        return BadRow(index, str(row), row.kind)
+    if isinstance(row, ValueError | OverflowError):
         return BadRow(index, f"a value can't be read: {row}"[:200], "shape")
+    if isinstance(row, Exception):
+        return failed_row(index, row)
     try:
         asked = parse_asked(row, reading)
         extra = {name: row.get(name) for name in reading.keep} if reading.keep else None
@@ -119,7 +125,7 @@ class PromptReader:
         self.oddities = Oddities()
         self._path = path
         self._lines = None if is_parquet(path) else open_lines(path)
-        self._rows = ParquetRows(path, reading.used) if is_parquet(path) else None
+        self._rows = ParquetRows(path, reading) if is_parquet(path) else None
         self._reading = reading
         self._index = 0
         self._wanted = wanted

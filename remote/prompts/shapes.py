@@ -39,6 +39,11 @@ class Reading:
         return self.columns.get(name, name)
 
     @property
+    def asked(self) -> tuple[str, ...]:
+        """Columns whose values go into the request."""
+        return tuple(self.column(name) for name in PROMPT_COLUMNS if name != "id")
+
+    @property
     def used(self) -> tuple[str, ...]:
         """Every column that is looked at."""
         return tuple(dict.fromkeys((*(self.column(name) for name in PROMPT_COLUMNS), *self.keep)))
@@ -52,6 +57,11 @@ class Reading:
 
 
 PLAIN = Reading()
+
+
+def reading_of(columns: Mapping[str, str], last_assistant: str, keep: tuple[str, ...] = ()) -> Reading:
+    """Of a request of the control side."""
+    return Reading(columns, keep, "continue" if last_assistant == "continue" else "drop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +92,8 @@ def parse_asked(row: Mapping[str, Any], reading: Reading = PLAIN) -> Asked:
         messages = _with_system(messages, row.get(reading.column("system")))
         continues = _settle_end(key, messages, reading)
         return Asked(shape, messages, parse_tools(row.get(reading.column("tools"))), continues)
-    raise ValueError(f"none of {', '.join(reading.column(shape) for shape in PROMPT_SHAPES)}")
+    keys = ", ".join(row)[:80] or "none"
+    raise ValueError(f"none of {', '.join(reading.column(shape) for shape in PROMPT_SHAPES)}; its keys: {keys}")
 
 
 def _settle_end(key: str, messages: list[dict[str, Any]], reading: Reading) -> bool:

@@ -9,7 +9,9 @@ from typing import Any
 from remote.packages import load_package
 
 _BLOCK = 1 << 20
-_LARGEST_WINDOW = 1 << 27
+_LARGEST_WINDOW = 1 << 30
+"""That of `zstd --long=30`; as much memory at most, and no more than the file holds. zstd's own default is 128 MiB."""
+_HEADER_BYTES = 18
 
 
 class ZstdFile(io.RawIOBase):
@@ -21,6 +23,7 @@ class ZstdFile(io.RawIOBase):
         self._path = path
         self._frame: Any = None
         self._data = memoryview(b"")
+        self._header = b""
 
     def readable(self) -> bool:
         return True
@@ -46,11 +49,24 @@ class ZstdFile(io.RawIOBase):
             return b""
         if self._frame is None:
             self._frame = self._zstd.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).decompressobj()
+            self._header = b""
+        self._header = (self._header + block[:_HEADER_BYTES])[:_HEADER_BYTES]
         try:
             data: bytes = self._frame.decompress(block)
         except self._zstd.ZstdError as error:
-            raise OSError(f"{self._path} is damaged: {error}") from None
+            raise OSError(self._problem(error)) from None
         return data
+
+    def _problem(self, error: Exception) -> str:
+        """Of the frame that is read."""
+        try:
+            window = int(self._zstd.get_frame_parameters(self._header).window_size)
+        except self._zstd.ZstdError:
+            window = 0
+        if window <= _LARGEST_WINDOW:
+            return f"{self._path} is damaged: {error}"
+        what = f"{self._path}: its zstd window is {window >> 20} MiB, at most {_LARGEST_WINDOW >> 20} are read"
+        return f"{what}; compress it again with --long=30 or less"
 
     def close(self) -> None:
         self._file.close()

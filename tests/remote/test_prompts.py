@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from remote import fastjson
 from remote.check_prompts import check_prompts
 from remote.prompts import rows as prompts
-from remote.prompts.oddities import BOM, words_of
+from remote.prompts.kinds import BOM
+from remote.prompts.oddities import words_of
 from remote.prompts.rows import BadRow, Prompt, PromptReader, Row, RowCount, count_rows, parse_row
 from remote.prompts.shapes import PLAIN
 
