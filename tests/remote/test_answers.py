@@ -183,7 +183,7 @@ def test_a_compressed_body_is_read_whole_in_every_form(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("coding", "data", "words"),
     [
-        ("gzip", gzip.compress(b"a" * 1000)[:-12], "its gzip is cut"),
+        ("gzip", gzip.compress(b"a" * 1000, mtime=0)[:-12], "its gzip is cut"),
         ("gzip", b"plain", "damaged gzip"),
         ("deflate", b"\xff\xff\xff", "damaged deflate"),
         ("br", b"a", "Content-Encoding br, which wasn't asked for"),
