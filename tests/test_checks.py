@@ -209,7 +209,7 @@ def test_a_jobs_prompts_and_output_are_read_where_they_are(tmp_path: Path) -> No
     said: list[str] = []
     fleet = _fleet(tmp_path)
     job, roads = fleet.job(), _Here()
-    with pytest.raises(PreconditionError, match="no such prompts file"):
+    with pytest.raises(PreconditionError, match="no prompts file"):
         check_job(fleet, job, say=lambda where, text: said.append(text), roads=roads)
     with pytest.raises(PreconditionError, match="no output"):
         verify_job(fleet, job, say=lambda where, text: said.append(text), roads=roads)

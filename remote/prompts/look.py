@@ -53,8 +53,8 @@ def check_file(path: Path) -> None:
     if path.is_dir():
         raise UnreadableError(f"{path} is a directory", "name the prompts file in it")
     if not path.exists():
-        dangling = "a link to nothing" if path.is_symlink() else "no such prompts file"
-        raise UnreadableError(f"{path}: {dangling}", "set jobs.prompts, or upload: a local file")
+        link = ", a link to nothing" if path.is_symlink() else ""
+        raise UnreadableError(f"no prompts file {path}{link}", "set jobs.prompts, or upload: a local file")
     if not path.is_file():
         raise UnreadableError(f"{path} is no regular file", "name a prompts file; it is read more than once")
     if path.stat().st_size == 0:
