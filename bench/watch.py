@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from rackhand import payload  # noqa: E402
-from rackhand.contract import BOOT, to_json  # noqa: E402
+from rackhand.contract import to_json, wire  # noqa: E402
 from rackhand.contract.watch import WatchedServer, WatchRequest  # noqa: E402
 from tests.remote_watch.fake_server import FakeServer, decode_line, ready_line, serving  # noqa: E402
 
@@ -59,16 +59,17 @@ def main(seconds: float) -> None:
 
 def _watch(urls: list[str], logs: list[Path], home: str, seconds: float) -> list[dict[str, Any]]:
     servers = tuple(WatchedServer(gpu, url, str(log)) for gpu, (url, log) in enumerate(zip(urls, logs, strict=True)))
-    request = json.dumps(to_json(WatchRequest(home, servers, until_eof=True, past_s=600))).encode()
+    request = wire.ask("watch", to_json(WatchRequest(home, servers, until_eof=True, past_s=600)), "python3")
     app = payload.build().data
-    argv = [sys.executable, "-c", BOOT, str(len(app)), "bench", "watch"]
+    argv = [sys.executable, "-c", wire.BOOT, str(len(app)), "bench", "python3"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin and process.stdout
-        process.stdin.write(app + request + b"\n")
+        process.stdin.write(app + request)
         process.stdin.flush()
         timer = threading.Timer(seconds, process.stdin.close)
         timer.start()
-        events = [json.loads(line) for line in process.stdout]
+        texts = [wire.hear("bench", line)[1] for line in process.stdout]
+        events = [json.loads(text) for text in texts if text is not None]
         timer.cancel()
     return [event for event in events if event["event"] == "sample"]
 

@@ -82,7 +82,7 @@ class Stage:
 
         def work(task: hosts_at_work.Task) -> None:
             request = metrics.plan_watch(task.host, self.fleet.jobs, once=False, interval_s=INTERVAL_S)
-            follow = follow_samples(task.transport, request, python=task.host.python, say=task.say, stop=watch.stop)
+            follow = follow_samples(task.session, request, python=task.host.python, say=task.say, stop=watch.stop)
             for sample in follow:
                 watch.samples.append(sample)
                 if len(watch.samples) % TOLD_EVERY == 0:

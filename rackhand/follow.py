@@ -7,11 +7,10 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 
-from rackhand import agent
+from rackhand.agent import Event, Session
 from rackhand.contract import from_json, to_json
 from rackhand.contract.watch import NOTE, Sample, WatchRequest
 from rackhand.errors import AuthError, HostKeyError, NotRunningError, TransportError
-from rackhand.transport import Transport
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
@@ -20,7 +19,7 @@ LASTING = (AuthError, HostKeyError, NotRunningError)
 
 
 def follow_samples(
-    transport: Transport,
+    session: Session,
     request: WatchRequest,
     *,
     python: str | None,
@@ -37,7 +36,7 @@ def follow_samples(
     stood, pause_s, last = False, FIRST_PAUSE_S, request.since
     while not stop.is_set():
         try:
-            road = _follow_once(transport, _asking(request, last, again=stood), python=python, say=say, stop=stop)
+            road = _follow_once(session, _asking(request, last, again=stood), python=python, say=say, stop=stop)
             with contextlib.closing(road) as samples:
                 for sample in samples:
                     if stop.is_set():
@@ -68,7 +67,7 @@ def _asking(request: WatchRequest, last: float | None, *, again: bool) -> WatchR
 
 
 def _follow_once(
-    transport: Transport,
+    session: Session,
     request: WatchRequest,
     *,
     python: str | None,
@@ -77,8 +76,7 @@ def _follow_once(
 ) -> Generator[Sample, None, None]:
     ended = threading.Event()
     held = not request.once
-    events = agent.call(
-        transport,
+    events = session.call(
         "watch",
         to_json(replace(request, until_eof=held)),
         python=python,
@@ -86,11 +84,11 @@ def _follow_once(
         deadline_s=60.0 if request.once else None,
         silence_s=max(30.0, 5 * request.interval_s),
     )
-    with contextlib.closing(events):  # type: ignore[type-var]
+    with contextlib.closing(events):
         try:
             for event in events:
                 if event.get("event") == "sample":
-                    yield _sample(event, transport.where)
+                    yield _sample(event, session.where)
                 elif event.get("event") == NOTE:
                     say(str(event.get("text")))
         finally:
@@ -103,7 +101,7 @@ def _held_open(stop: threading.Event, ended: threading.Event) -> Iterator[bytes]
         yield b""
 
 
-def _sample(event: agent.Event, where: str) -> Sample:
+def _sample(event: Event, where: str) -> Sample:
     try:
         return from_json(Sample, event)
     except ValueError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from rackhand import agent
+from rackhand.agent import Session
 from rackhand.command import Argv
 from rackhand.contract import from_json, to_json
 from rackhand.contract.files import FASTER, MODULES, ObserveReply, ObserveRequest, Upload
@@ -13,8 +13,6 @@ from rackhand.contract.servers import FlagFacts, ProbeRequest
 from rackhand.errors import TransportError
 from rackhand.facts import GPU_QUERY, Facts, parse_facts
 from rackhand.inventory import Host
-from rackhand.scripts import interpreter
-from rackhand.transport import Transport
 
 DEADLINE_S = 120.0
 HASH_BYTES_S = 100e6
@@ -22,7 +20,7 @@ HASH_BYTES_S = 100e6
 
 
 def observe(
-    transport: Transport,
+    session: Session,
     host: Host,
     *,
     files: Collection[str] = (),
@@ -34,7 +32,7 @@ def observe(
 ) -> Facts:
     """One look at `host`: `files` are looked at (`texts`: small ones whole), as are `servers` and jobs' `outputs`.
 
-    Raises what agent.call raises. The GPUs are always asked for.
+    Raises what Session.call raises. The GPUs are always asked for.
     """
     request = ObserveRequest(
         home=host.home,
@@ -51,16 +49,16 @@ def observe(
     )
     limit_s = DEADLINE_S + sum(upload.size for upload in (uploads or {}).values()) / HASH_BYTES_S
     options: dict[str, Any] = {"python": host.python, "deadline_s": limit_s, "silence_s": limit_s}
-    answer = agent.call_once(transport, "observe", to_json(request), **options)
+    answer = session.call_once("observe", to_json(request), **options)
     try:
         return parse_facts(host.where, from_json(ObserveReply, answer))
     except ValueError as error:
         raise TransportError("an answer of another shape", where=host.where, detail=str(error)) from error
 
 
-def observe_flags(transport: Transport, host: Host, pythons: Sequence[str]) -> dict[str, FlagFacts]:
+def observe_flags(session: Session, host: Host, pythons: Sequence[str]) -> dict[str, FlagFacts]:
     """The flags that the engine of each interpreter knows, by interpreter."""
     request = ProbeRequest(host.home, pythons=tuple(pythons), env_script=f"{host.home}/env.sh")
-    events = agent.call(transport, "probe", to_json(request), python=interpreter(host), deadline_s=600.0)
+    events = session.call("probe", to_json(request), python=host.python, deadline_s=600.0)
     found = [from_json(FlagFacts, event) for event in events if event.get("event") == "flags"]
     return {facts.python: facts for facts in found}

@@ -23,13 +23,15 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One host. `facts` are what the operator wants to see of it, in order; `error` is why it went no further."""
+    """One host. `facts` are what the operator wants to see of it, in order; `error` is why it went no further;
+    `noise` is what --verbose shows of the road."""
 
     where: str
     outcomes: tuple[Outcome, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     error: RackhandError | None = None
     interrupted: bool = False
+    noise: str = ""
 
     @property
     def did_something(self) -> bool:
@@ -78,10 +80,11 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What prompts.check or verify found, and where."""
+    """What prompts.check or verify found, and where; `noise` is what --verbose shows of the road."""
 
     where: str
     found: PromptsCheck | Verified
+    noise: str = ""
 
     @property
     def exit_code(self) -> int:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 from rackhand import payload
-from rackhand.contract import BOOT, END, Failure, from_json, to_json
+from rackhand.contract import Failure, from_json, to_json, wire
+from tests.spoken import NONCE, asked, heard
 
 
 @dataclass(frozen=True)
@@ -50,19 +51,20 @@ def test_a_wrong_shape_is_named(data: object, at: str) -> None:
 
 def test_the_boot_line_runs_a_verb_from_memory_and_ends_with_the_sentinel() -> None:
     app = payload.build().data
-    done = subprocess.run(
-        [sys.executable, "-c", BOOT, str(len(app)), "n0", "no-such-verb"], input=app + b"{}\n", capture_output=True
-    )
-    last = json.loads(done.stdout.splitlines()[-1])
-    assert last["event"] == END
-    assert last["nonce"] == "n0"
-    assert from_json(Failure, last["error"]) == Failure("usage", "no verb no-such-verb")
-    assert done.returncode == 1
+    argv = [sys.executable, "-c", wire.BOOT, str(len(app)), NONCE, "python3"]
+    done = subprocess.run(argv, input=app + 2 * asked("no-such-verb", {}, "python3"), capture_output=True)
+    first, *ends = done.stdout.splitlines()
+    assert first == b'\x1en0 {"event":"ready"}'
+    assert [from_json(Failure, (heard(line) or {})["error"]) for line in ends] == [
+        Failure("usage", "no verb no-such-verb")
+    ] * 2
+    assert done.returncode == 0
     assert done.stderr == b""
 
 
-def test_the_boot_line_is_ascii_since_pct_replaces_other_characters() -> None:
-    assert BOOT.isascii()
+def test_the_boot_line_is_ascii_since_pct_replaces_other_characters_and_holds_no_mark() -> None:
+    assert wire.BOOT.isascii()
+    assert "\x1e" not in wire.BOOT
 
 
 def test_the_zipapp_is_the_same_bytes_every_time_and_within_its_budget() -> None:

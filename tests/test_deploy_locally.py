@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rackhand import agent
+from rackhand.agent import Session
 from rackhand.contract import to_json
 from rackhand.contract.files import Incoming, ReceiveRequest
 from rackhand.errors import NotRunningError, PreconditionError, RemoteError
@@ -143,15 +143,15 @@ def test_a_job_brings_its_prompts_by_itself_and_only_when_they_lack(host: Host, 
     local = tmp_path / "prompts.jsonl"
     local.write_text("{}\n")
     job = Job("j", "box", str(tmp_path / "ws/out"), str(tmp_path / "ws/prompts.jsonl"), upload=local)
-    (upload,) = waiting_uploads(Local("box"), host, [job])
+    (upload,) = waiting_uploads(Session(Local("box")), host, [job])
     assert what(run(host, job))
-    assert waiting_uploads(Local("box"), host, [job]) == ()
-    assert waiting_uploads(Local("box"), host, [replace(job, upload=None)]) == ()
+    assert waiting_uploads(Session(Local("box")), host, [job]) == ()
+    assert waiting_uploads(Session(Local("box")), host, [replace(job, upload=None)]) == ()
     assert prompts_digest(upload.src) == observe_prompts_digest(tmp_path / "ws/prompts.jsonl")
     assert (tmp_path / "ws/prompts.jsonl").read_text() == "{}\n"
     local.unlink()
     with pytest.raises(PreconditionError, match=r"jobs.j: can't read .*No such file or directory; mend upload"):
-        waiting_uploads(Local("box"), host, [job])
+        waiting_uploads(Session(Local("box")), host, [job])
     assert "isn't there yet" in run(host, job).rows[0].facts["prompts of j"]
 
 
@@ -191,7 +191,7 @@ def test_what_stands_in_the_way_is_a_precondition(host: Host, change: Callable[[
 
 def receive(road: Local, home: Path, *files: Incoming, body: bytes, **more: object) -> None:
     request = ReceiveRequest(str(home), str(home.parent), tuple(files), **more)  # type: ignore[arg-type]
-    list(agent.call(road, "receive", to_json(request), python=sys.executable, body=(body,)))
+    list(Session(road).call("receive", to_json(request), python=sys.executable, body=(body,)))
 
 
 SHA_A = "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"
@@ -244,7 +244,7 @@ def test_a_killed_receive_leaves_the_old_file_whole(tmp_path: Path) -> None:
     file = Incoming(str(tmp_path / "f"), 200_000, "0", 0o644)
     request = to_json(ReceiveRequest(str(tmp_path / "home"), str(tmp_path), (file,)))
     with pytest.raises(NotRunningError, match="receive was killed"):
-        list(agent.call(Local("box"), "receive", request, python=sys.executable, body=body()))
+        list(Session(Local("box")).call("receive", request, python=sys.executable, body=body()))
     assert (tmp_path / "f").read_text() == "old"
 
 

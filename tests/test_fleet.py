@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from typing import Literal
 
 import pytest
 
@@ -11,7 +12,7 @@ from rackhand.inventory import Host, PlainSsh, ProxmoxLxc, Ssh
 from rackhand.report import Outcome, Report, Row
 from rackhand.transport.local import Local
 from rackhand.transport.via import Via
-from rackhand.workflows.fleet import SHARE, Roads, Task, run
+from rackhand.workflows.fleet import Roads, Task, run
 
 HOSTS = tuple(Host(name, PlainSsh(Ssh(name))) for name in ("a", "b", "c"))
 
@@ -132,11 +133,14 @@ def test_json_holds_no_detail_that_only_verbose_shows() -> None:
     assert report.as_json()["hosts"][0]["error"] == {"kind": "TransportError", "what": "what", "hint": "next"}
 
 
-def test_containers_of_one_machine_share_its_connection_until_its_channels_could_run_out() -> None:
+@pytest.mark.parametrize(("put", "share"), [("stream", 4), ("push", 2)])
+def test_containers_of_one_machine_share_its_connection_until_its_channels_could_run_out(
+    put: Literal["stream", "push"], share: int
+) -> None:
     roads = Roads()
-    opened = [roads.open(Host(f"h{i}", ProxmoxLxc(Ssh("pve"), 200 + i))) for i in range(SHARE + 1)]
+    opened = [roads.open(Host(f"h{i}", ProxmoxLxc(Ssh("pve"), 200 + i), put=put)) for i in range(share + 1)]
     inner = [road.inner for road in opened if isinstance(road, Via)]
-    assert len({id(connection) for connection in inner[:SHARE]}) == 1
-    assert inner[SHARE] is not inner[0]
+    assert len({id(connection) for connection in inner[:share]}) == 1
+    assert inner[share] is not inner[0]
     assert [road.where for road in opened[:2]] == ["h0/ct200", "h1/ct201"]
     roads.close()

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from rackhand import follow
+from rackhand.agent import Session
 from rackhand.command import Argv, Completed
-from rackhand.contract import from_json
+from rackhand.contract import from_json, wire
 from rackhand.contract.watch import Sample, WatchRequest
 from rackhand.errors import AuthError, RackhandError, TransportError, UnreachableError
 from rackhand.follow import follow_samples
-from rackhand.transport import Stdin
+from rackhand.transport import Limits, Stdin
 from rackhand.transport.local import Local
 
 
@@ -33,19 +34,21 @@ class Scripted:
         raise NotImplementedError
 
     def stream(
-        self, argv: Argv, *, stdin: Stdin = b"", deadline_s: float | None = None, silence_s: float = 60.0
+        self, argv: Argv, *, stdin: Stdin = b"", limits: Limits | None = None
     ) -> Generator[bytes, None, Completed]:
+        nonce = argv[-2]
+        yield wire.tell(nonce, {"event": wire.READY})
         assert not isinstance(stdin, bytes)
         _, request = islice(stdin, 2)
-        self.requests.append(from_json(WatchRequest, json.loads(request)))
+        self.requests.append(from_json(WatchRequest, json.loads(request[wire.HEAD_BYTES :])["request"]))
         count, error = self._calls.pop(0)
-        yield json.dumps({"event": "note", "text": f"call {len(self.requests)}"}).encode()
+        yield wire.tell(nonce, {"event": "note", "text": f"call {len(self.requests)}"})
         for seq in range(count):
             self.time += 1
-            yield json.dumps({"event": "sample", "time": self.time, "seq": seq}).encode()
+            yield wire.tell(nonce, {"event": "sample", "time": self.time, "seq": seq})
         if error is not None:
             raise error
-        yield json.dumps({"event": "end", "nonce": argv[-2], "error": None}).encode()
+        yield wire.end(nonce)
         return Completed(argv, 0, b"", b"", 0.0)
 
     def close(self) -> None: ...
@@ -60,7 +63,7 @@ def followed(road: Scripted, wanted: int, request: WatchRequest | None = None) -
     said: list[str] = []
     stop = threading.Event()
     seqs = []
-    for sample in follow_samples(road, request or WatchRequest("/h"), python=None, say=said.append, stop=stop):
+    for sample in follow_samples(Session(road), request or WatchRequest("/h"), python=None, say=said.append, stop=stop):
         seqs.append(sample.seq)
         if len(seqs) == wanted:
             stop.set()
@@ -103,14 +106,15 @@ def test_what_only_a_person_can_mend_raises_even_later() -> None:
 def test_once_takes_one_sample_and_does_not_try_again() -> None:
     road = Scripted((3, None))
     request = WatchRequest("/h", once=True)
-    found = list(follow_samples(road, request, python=None, say=print, stop=threading.Event()))
+    found = list(follow_samples(Session(road), request, python=None, say=print, stop=threading.Event()))
     assert [sample.seq for sample in found] == [0]
 
 
 def test_a_sample_of_another_shape_is_an_error_with_a_name() -> None:
     class Odd(Scripted):
         def stream(self, argv: Argv, **_: object) -> Generator[bytes, None, Completed]:  # type: ignore[override]
-            yield b'{"event": "sample", "time": "noon"}'
+            yield wire.tell(argv[-2], {"event": wire.READY})
+            yield wire.tell(argv[-2], {"event": "sample", "time": "noon"})
             return Completed(argv, 0, b"", b"", 0.0)
 
     with pytest.raises(TransportError, match="another shape"):
@@ -122,11 +126,13 @@ def test_over_a_real_road_the_far_process_ends_when_the_follower_stops(tmp_path:
     (tmp_path / "bin").mkdir()
     seen: list[Sample] = []
     road = Local()
+    session = Session(road)
     say: Callable[[str], None] = pytest.fail
     request = WatchRequest(str(tmp_path), interval_s=0.05)
-    for sample in follow_samples(road, request, python=sys.executable, say=say, stop=stop):
+    for sample in follow_samples(session, request, python=sys.executable, say=say, stop=stop):
         seen.append(sample)
         if len(seen) == 3:
             stop.set()
     assert [sample.seq for sample in seen] == [0, 1, 2]
+    session.close()
     assert not road._running

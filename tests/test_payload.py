@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import ast
 import io
-import json
 import os
 import pwd
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rackhand import payload
+from tests.spoken import NONCE, asked, heard
 
 
 def test_the_zipapp_holds_the_container_side_and_nothing_of_the_control_side() -> None:
@@ -43,11 +43,13 @@ def app(tmp_path: Path) -> str:
 
 
 def run(*argv: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run((sys.executable, "-B", *argv), capture_output=True, env={}, input=b"{}\n")
+    return subprocess.run((sys.executable, "-B", *argv), capture_output=True, env={}, input=asked("nothing", {}, "p"))
 
 
 def test_a_call_answers_from_a_file_as_from_memory(app: str) -> None:
-    assert json.loads(run(app, "call", "n1", "nothing").stdout)["error"]["what"] == "no verb nothing"
+    end = heard(run(app, "session", NONCE, "p").stdout)
+    assert end is not None
+    assert end["error"]["what"] == "no verb nothing"
 
 
 def test_a_person_is_told_the_usage(app: str) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from rackhand import agent, inventory
+from rackhand import inventory
+from rackhand.agent import Session
 from rackhand.command import Completed
 from rackhand.errors import (
     DeadlineError,
@@ -20,7 +21,7 @@ from rackhand.errors import (
     TransportError,
     UnreachableError,
 )
-from rackhand.transport import Transport, connect, pump
+from rackhand.transport import Limits, Transport, connect, pump
 from rackhand.transport.local import Local
 from rackhand.transport.ssh import Ssh
 from rackhand.transport.ssh_config import Target
@@ -95,7 +96,7 @@ def test_closing_the_stream_ends_the_command(tmp_path: Path) -> None:
 def test_a_command_that_says_nothing_ends_in_a_deadline_error(options: dict[str, float], text: str) -> None:
     started = time.monotonic()
     with pytest.raises(DeadlineError, match=text):
-        list(Local("pve1").stream(("sleep", "100"), **options))
+        list(Local("pve1").stream(("sleep", "100"), limits=Limits(**options)))
     assert time.monotonic() - started < 60
 
 
@@ -280,13 +281,13 @@ def test_a_call_without_an_answer_says_why(
 ) -> None:
     python = str(tmp_path / "python") if script is None else _stub(tmp_path / "python", script)
     with pytest.raises(kind, match=text.format(python=python)):
-        list(agent.call(Local("pve1"), "observe", {}, python=python))
+        list(Session(Local("pve1")).call("observe", {}, python=python))
 
 
 def test_a_frozen_interpreter_is_a_deadline_and_not_a_hang(tmp_path: Path) -> None:
     python = _stub(tmp_path / "python", "exec sleep 100")
     with pytest.raises(DeadlineError):
-        list(agent.call(Local("pve1"), "observe", {}, python=python, deadline_s=0.3))
+        list(Session(Local("pve1")).call("observe", {}, python=python, deadline_s=0.3))
 
 
 def test_a_port_where_nobody_listens_is_unreachable(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from rackhand.agent import Session
 from rackhand.apply.container import start_container
 from rackhand.apply.files import send
 from rackhand.apply.job import change_job, start_job, stop_job
@@ -16,18 +17,17 @@ from rackhand.plan.deploy import SendFiles, StartContainer
 from rackhand.plan.job import ChangeJob, StartJob, StopJob
 from rackhand.plan.servers import ServeGpus
 from rackhand.report import Outcome
-from rackhand.transport import Transport
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where actions are applied: one host, its road, whom to tell of progress, and the files for the container's tmpfs.
+    """Where actions are applied: one host and the session with it, whom to tell, and files for the tmpfs.
 
     `steps` is filled with how far each GPU came, and stands also when the road breaks.
     """
 
     host: Host
-    transport: Transport
+    session: Session
     say: Callable[[str], None]
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     steps: dict[int, Step] = field(default_factory=dict)
@@ -37,21 +37,21 @@ def apply(action: Action, place: Place) -> tuple[Outcome, ...]:
     """What was done, one thing an outcome. Raises RackhandError when nothing more can be done."""
     match action:
         case StartContainer():
-            start_container(place.transport, place.host, place.say)
+            start_container(place.session.transport, place.host, place.say)
             return (Outcome(f"started container {action.vmid}"),)
         case SendFiles():
-            send(place.transport, place.host, action, place.say)
+            send(place.session, place.host, action, place.say)
             return (Outcome(_sent(action), detail="\n".join(_changes(action))),)
         case ServeGpus():
             return serve_gpus(
-                place.transport, place.host, action, secrets=place.secrets, steps=place.steps, say=place.say
+                place.session, place.host, action, secrets=place.secrets, steps=place.steps, say=place.say
             )
         case StartJob():
-            return start_job(place.transport, place.host, action, place.secrets, place.say)
+            return start_job(place.session, place.host, action, place.secrets, place.say)
         case ChangeJob():
-            return change_job(place.transport, place.host, action, place.say)
+            return change_job(place.session, place.host, action, place.say)
         case StopJob():
-            return stop_job(place.transport, place.host, action, place.say)
+            return stop_job(place.session, place.host, action, place.say)
 
 
 def _sent(action: SendFiles) -> str:

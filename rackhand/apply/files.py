@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rackhand import agent
+from rackhand.agent import Session
 from rackhand.bundle import ManagedFile
 from rackhand.contract import from_json, to_json
 from rackhand.contract.files import FASTER, MODULES, Incoming, ReceiveReply, ReceiveRequest, Wheels
@@ -18,7 +18,6 @@ from rackhand.errors import PreconditionError, RemoteError, TransportError
 from rackhand.inventory import Host, ProxmoxLxc
 from rackhand.pins import Pins
 from rackhand.plan.deploy import LocalUpload, SendFiles
-from rackhand.transport import Transport
 from rackhand.transport.staging import staged
 from rackhand.transport.via import Via
 from rackhand.wheels import fetch_wheels
@@ -32,8 +31,8 @@ Source = tuple[Incoming, bytes | Path]
 """A file of the stream, and its bytes or where they are."""
 
 
-def send(transport: Transport, host: Host, action: SendFiles, say: Progress) -> ReceiveReply:
-    """All of `action`, or nothing. Raises what agent.call raises; PreconditionError for a local file that is gone."""
+def send(session: Session, host: Host, action: SendFiles, say: Progress) -> ReceiveReply:
+    """All of `action`, or nothing. Raises what Session.call raises; PreconditionError for a local file that is gone."""
     files = [_source(file) for file in action.files]
     for upload in action.uploads:
         say(f"reading {upload.src}")
@@ -52,9 +51,9 @@ def send(transport: Transport, host: Host, action: SendFiles, say: Progress) -> 
     )
     sources = [*files, *wheels, *manifest]
     say(f"{action}: {sum(head.size for head, _ in sources) / 1e6:.1f} MB")
-    if host.put == "push" and isinstance(transport, Via) and isinstance(host.road, ProxmoxLxc):
-        return _push(transport, host, request, sources, say)
-    return _receive(transport, host, request, _body(sources), say)
+    if host.put == "push" and isinstance(host.road, ProxmoxLxc) and isinstance(session.transport, Via):
+        return _push(session, host, request, sources, say)
+    return _receive(session, host, request, _body(sources), say)
 
 
 def _source(file: ManagedFile) -> Source:
@@ -103,25 +102,30 @@ def _local(path: Path) -> Iterator[None]:
 
 
 def _receive(
-    transport: Transport, host: Host, request: ReceiveRequest, body: Iterable[bytes], say: Progress
+    session: Session, host: Host, request: ReceiveRequest, body: Iterable[bytes], say: Progress
 ) -> ReceiveReply:
     reply = None
     options: dict[str, Any] = {"python": host.python, "body": body, "deadline_s": None}
-    for event in agent.call(transport, "receive", to_json(request), **options):
+    for event in session.call("receive", to_json(request), **options):
         if event.get("event") == "progress":
             say(f"{event.get('size', 0) / 1e6:.0f} MB arrived")
         elif event.get("event") == "received":
             reply = from_json(ReceiveReply, event)
     if reply is None:
-        raise TransportError("receive gave no answer", where=transport.where)
+        raise TransportError("receive gave no answer", where=session.where)
     return reply
 
 
-def _push(road: Via, host: Host, request: ReceiveRequest, sources: Sequence[Source], say: Progress) -> ReceiveReply:
+def _push(
+    session: Session, host: Host, request: ReceiveRequest, sources: Sequence[Source], say: Progress
+) -> ReceiveReply:
     """A private file on the Proxmox host, `pct push`, then `receive` from the file that it made inside.
 
     push exits 0 when it fails: only the checks inside say whether it came through.
     """
+    road = session.transport
+    if not isinstance(road, Via):
+        raise PreconditionError("put: push is for containers", where=session.where, hint="use put: stream")
     outer = road.inner
     inside = f"{request.workspace.rstrip('/')}/.rackhand-push-{secrets.token_hex(8)}"
     with staged(outer, _body(sources), sum(head.size for head, _ in sources)) as path:
@@ -133,7 +137,7 @@ def _push(road: Via, host: Host, request: ReceiveRequest, sources: Sequence[Sour
             road.checked(pushed)
             raise _push_failed(said or f"status {pushed.status}", road.where)
         try:
-            return _receive(road, host, replace(request, staged=inside), (), say)
+            return _receive(session, host, replace(request, staged=inside), (), say)
         except RemoteError as error:
             raise _push_failed(said or error.what, road.where) from error
 

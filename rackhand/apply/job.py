@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from rackhand import agent
+from rackhand.agent import Session
 from rackhand.contract import from_json, to_json
 from rackhand.contract.run import RunNote, RunRequest, RunResult
 from rackhand.errors import PreconditionError, RemoteError, TransportError
 from rackhand.inventory import Host
 from rackhand.plan.job import ChangeJob, StartJob, StopJob, render_progress
 from rackhand.report import Outcome
-from rackhand.scripts import interpreter
-from rackhand.transport import Transport
 
 SLACK_S = 60.0
 
 
 def start_job(
-    transport: Transport, host: Host, action: StartJob, secrets: Mapping[str, str], say: Callable[[str], None]
+    session: Session, host: Host, action: StartJob, secrets: Mapping[str, str], say: Callable[[str], None]
 ) -> tuple[Outcome, ...]:
     """PreconditionError when nothing could be started, RemoteError when it was started and failed at once."""
     order = action.order
     request = RunRequest(host.home, start=order, secrets=dict(secrets))
-    result = _call(transport, host, request, order.probe_timeout_s + order.start_timeout_s + SLACK_S, say)
+    result = _call(session, host, request, order.probe_timeout_s + order.start_timeout_s + SLACK_S, say)
     if result.outcome == "running":
         return (Outcome(f"job {action.name}: already running, {render_progress(result.state)}", "unchanged"),)
     sick = [probe for probe in result.probes if not probe.healthy]
@@ -39,10 +37,10 @@ def start_job(
     return (Outcome(f"job {action.name}: started, {_before(result)} already done, {healthy}"), *notes)
 
 
-def change_job(transport: Transport, host: Host, action: ChangeJob, say: Callable[[str], None]) -> tuple[Outcome, ...]:
+def change_job(session: Session, host: Host, action: ChangeJob, say: Callable[[str], None]) -> tuple[Outcome, ...]:
     """RemoteError when the generator did not take it; PreconditionError when it ended meanwhile."""
     order = action.order
-    result = _call(transport, host, RunRequest(host.home, change=order), order.timeout_s + SLACK_S, say)
+    result = _call(session, host, RunRequest(host.home, change=order), order.timeout_s + SLACK_S, say)
     said = f"concurrency {order.concurrency}, {render_progress(result.state)}"
     match result.outcome:
         case "changed":
@@ -54,11 +52,11 @@ def change_job(transport: Transport, host: Host, action: ChangeJob, say: Callabl
             raise PreconditionError(what, where=host.where, hint=f"./inv resume --job {action.name} starts it again")
 
 
-def stop_job(transport: Transport, host: Host, action: StopJob, say: Callable[[str], None]) -> tuple[Outcome, ...]:
+def stop_job(session: Session, host: Host, action: StopJob, say: Callable[[str], None]) -> tuple[Outcome, ...]:
     """Ends when the generator has: what was in flight is finished, or given back at the deadline."""
     order = action.order
     deadline_s = order.drain_timeout_s + 2 * order.hurry_timeout_s + SLACK_S
-    result = _call(transport, host, RunRequest(host.home, stop=order), deadline_s, say)
+    result = _call(session, host, RunRequest(host.home, stop=order), deadline_s, say)
     said = render_progress(result.state)
     match result.outcome:
         case "idle":
@@ -73,12 +71,10 @@ def stop_job(transport: Transport, host: Host, action: StopJob, say: Callable[[s
 
 
 def _call(
-    transport: Transport, host: Host, request: RunRequest, deadline_s: float, say: Callable[[str], None]
+    session: Session, host: Host, request: RunRequest, deadline_s: float, say: Callable[[str], None]
 ) -> RunResult:
     result: RunResult | None = None
-    for event in agent.call(
-        transport, "job", to_json(request), python=interpreter(host), deadline_s=deadline_s, silence_s=60.0
-    ):
+    for event in session.call("job", to_json(request), python=host.python, deadline_s=deadline_s, silence_s=60.0):
         match event.get("event"):
             case "note":
                 say(from_json(RunNote, event).text)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from rackhand import agent
 from rackhand.again import fill_gpus
+from rackhand.agent import Session
 from rackhand.arguments import gpu_ranges
 from rackhand.contract import from_json, to_json
 from rackhand.contract.servers import (
@@ -19,8 +19,6 @@ from rackhand.errors import TransportError
 from rackhand.inventory import Host
 from rackhand.plan.servers import ServeGpus
 from rackhand.report import Outcome
-from rackhand.scripts import interpreter
-from rackhand.transport import Transport
 
 SILENCE_S = 60.0
 """The verbs send a heartbeat every 5 s."""
@@ -30,7 +28,7 @@ READY, FAILED = "ready", "failed"
 
 
 def serve_gpus(
-    transport: Transport,
+    session: Session,
     host: Host,
     action: ServeGpus,
     *,
@@ -47,7 +45,7 @@ def serve_gpus(
         text = step.text.removeprefix(f"{step.step} ")
         say(f"GPU {step.gpu}: {step.step}{': ' if text else ''}{text}")
 
-    results = start_servers(transport, host, action, secrets=secrets, on_step=on_step)
+    results = start_servers(session, host, action, secrets=secrets, on_step=on_step)
     outcomes: list[Outcome] = []
     for order in action.orders:
         outcomes += _outcomes(order, results[order.gpu], action.before.get(order.gpu))
@@ -55,7 +53,7 @@ def serve_gpus(
 
 
 def start_servers(
-    transport: Transport,
+    session: Session,
     host: Host,
     action: ServeGpus,
     *,
@@ -66,11 +64,10 @@ def start_servers(
     orders = action.orders
     request = ServersRequest(host.home, orders, dict(secrets), action.at_once, redo=action.redo)
     results: dict[int, ServerResult] = {}
-    for event in agent.call(
-        transport,
+    for event in session.call(
         "servers",
         to_json(request),
-        python=interpreter(host),
+        python=host.python,
         deadline_s=_deadline_s(orders, action.at_once),
         silence_s=SILENCE_S,
     ):

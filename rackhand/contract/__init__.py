@@ -1,15 +1,22 @@
 """The JSON that both sides share. Pure, standard library only, Python 3.10; travels in the zipapp.
 
-A call
-------
-The control side runs one verb of the zipapp inside the container, over any road, as::
+A session
+---------
+The control side runs one process inside the container, over any road, for all that a verb of ./inv asks there::
 
-    env -i PATH=... LANG=C.UTF-8 PYTHON -c BOOT ZIP_BYTES NONCE VERB
+    env -i PATH=... LANG=C.UTF-8 PYTHON -c BOOT ZIP_BYTES NONCE PYTHON
 
-stdin is the zipapp (ZIP_BYTES bytes), then one line of JSON (the request), then the verb's body, if it has one.
-BOOT keeps the zipapp in memory and runs it: nothing is left on a disk; HOME is the user's own there. stdout is one
-JSON object a line (events), each with an `event` key; the last line is the sentinel, made by `end`: no sentinel, no
-answer. stderr is for people.
+It says that it is ready before anything is sent to it: until then a start-up file of some shell may be what reads.
+Then stdin is the zipapp (ZIP_BYTES bytes) and requests, one after another, in frames (`wire.frame`): a JSON object
+with `verb`, `python` and `request`, then the frames of the verb's body, then an empty one. BOOT keeps the zipapp in
+memory and runs it: nothing is left on a disk; HOME is the user's own there. Each request is carried out by a fork,
+which has the body as its stdin: no request sees what another left in memory. One that wants another PYTHON than the
+process's makes it exec that one first.
+
+stdout is one JSON object a line (events), each with an `event` key. Each line of ours is marked with the nonce
+(`wire.tell`); what isn't marked was said by somebody else, a start-up file most likely. A request's last line is the
+sentinel (`wire.end`), with a `Failure` or null: no sentinel, no answer. Between requests a line says now and then that
+the process is idle, so that a dead road is noticed. The end of stdin ends it. stderr is for people.
 
 Values are dataclasses; `to_json` and `from_json` turn them into plain JSON and back. Unknown keys are ignored when
 reading, so that an older side can talk to a newer one.
@@ -19,7 +26,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import types
 import typing
 from typing import Any, TypeVar
@@ -29,32 +35,19 @@ T = TypeVar("T")
 _hints = functools.lru_cache(maxsize=256)(typing.get_type_hints)
 """Of a dataclass: reading its annotations takes longer than reading an object of it."""
 
-BOOT = (
-    "import os,sys;n=int(sys.argv[1]);f=os.memfd_create('rackhand',0)\n"
-    "while n>0:\n"
-    " b=os.read(0,min(n,65536))\n"
-    " if not b:sys.exit('rackhand: input ended early')\n"
-    " n-=len(b);os.write(f,b)\n"
-    "os.execv(sys.executable,[sys.executable,'-B','/proc/self/fd/%d'%f,'call',*sys.argv[2:]])"
-)
-"""Runs the zipapp from stdin. ASCII only: pct replaces other characters. Unbuffered reads: the rest is the verb's."""
-
-END = "end"
-
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """Why a verb failed. `kind` is for programs: failed, usage, busy, disk_full, read_only, missing, interrupted ..."""
+    """Why a verb failed. `kind` is for programs: failed, usage, busy, disk_full, read_only, missing, interrupted ...
+
+    no_python: its interpreter can't be run; killed, crashed: it ended without a word, or by an error of its own.
+    `detail` is for --verbose.
+    """
 
     kind: str
     what: str
     hint: str = ""
-
-
-def end(nonce: str, failure: Failure | None = None) -> str:
-    """The sentinel line, without its newline."""
-    error = None if failure is None else to_json(failure)
-    return json.dumps({"event": END, "nonce": nonce, "error": error})
+    detail: str = ""
 
 
 def to_json(value: object) -> Any:

@@ -14,9 +14,10 @@ def tell_checked(checked: Checked, *, as_json: bool, verbose: bool = False) -> i
     """Prints a table, or one JSON object; gives the exit code. With `verbose` each shard of an output has a line."""
     found = checked.found
     lines = prompts_lines(found) if isinstance(found, PromptsCheck) else verified_lines(found, verbose=verbose)
+    noise = checked.noise.splitlines() if verbose else []
     fields = {name: value for name, value in to_json(found).items() if name != "event"}
     with screen(json=as_json) as out:
-        out.lines(found.event, {"where": checked.where, "exit_code": checked.exit_code, **fields}, list(lines))
+        out.lines(found.event, {"where": checked.where, "exit_code": checked.exit_code, **fields}, [*lines, *noise])
     return checked.exit_code
 
 

@@ -30,6 +30,8 @@ def _row_lines(row: Row, *, verbose: bool) -> Iterator[str]:
         yield f"{row.where}: FAILED: {_said(row.error, row.where)}"
         if row.error.detail and verbose:
             yield from (f"    {line}" for line in row.error.detail.rstrip().split("\n"))
+    if verbose and row.noise:
+        yield from (f"    {line}" for line in row.noise.split("\n"))
     if row.interrupted:
         yield f"{row.where}: interrupted; run it again to go on"
 

@@ -6,12 +6,31 @@ imported where a connection is opened, since paramiko is slow to import.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Iterable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from rackhand.command import Argv, Completed
 
 Stdin = bytes | Iterable[bytes]
+
+
+@dataclass(slots=True)
+class Limits:
+    """How long a command may take, and how long no line may come and no input be taken, in seconds from `since` (a
+    monotonic time). They may be renewed while it runs. `has_begun`: the command was started, so the road stood."""
+
+    deadline_s: float | None = None
+    silence_s: float = 60.0
+    since: float = field(default_factory=time.monotonic)
+    has_begun: bool = False
+
+    def begin(self, at: float) -> None:
+        self.since, self.has_begun = at, True
+
+    def renew(self, deadline_s: float | None, silence_s: float) -> None:
+        self.deadline_s, self.silence_s, self.since = deadline_s, silence_s, time.monotonic()
 
 
 class Transport(Protocol):
@@ -25,13 +44,12 @@ class Transport(Protocol):
         ...
 
     def stream(
-        self, argv: Argv, *, stdin: Stdin = b"", deadline_s: float | None = None, silence_s: float = 60.0
+        self, argv: Argv, *, stdin: Stdin = b"", limits: Limits | None = None
     ) -> Generator[bytes, None, Completed]:
         """Lines of stdout (without the newline) as they come; the generator's value is the end of the command, with
         an empty `stdout` and the last 64 KiB of `stderr`.
 
-        DeadlineError when `deadline_s` passed, or when for `silence_s` no line came and no input was taken.
-        Closing the generator ends the command.
+        DeadlineError when one of `limits` passed while a line was waited for. Closing the generator ends the command.
         """
         ...
 

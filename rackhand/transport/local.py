@@ -13,7 +13,7 @@ from typing import Literal, cast
 
 from rackhand.command import Argv, Completed
 from rackhand.errors import PreconditionError, UnreachableError
-from rackhand.transport import Stdin
+from rackhand.transport import Limits, Stdin
 from rackhand.transport.pump import CHUNK, Pump
 
 
@@ -33,9 +33,9 @@ class Local:
         return self._start(argv, stdin).collect(deadline_s)
 
     def stream(
-        self, argv: Argv, *, stdin: Stdin = b"", deadline_s: float | None = None, silence_s: float = 60.0
+        self, argv: Argv, *, stdin: Stdin = b"", limits: Limits | None = None
     ) -> Generator[bytes, None, Completed]:
-        return (yield from self._start(argv, stdin).lines(deadline_s, silence_s))
+        return (yield from self._start(argv, stdin).lines(limits or Limits()))
 
     def close(self) -> None:
         """Ends what runs; nothing starts any more."""

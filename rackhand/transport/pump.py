@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from rackhand.command import Argv, Completed
 from rackhand.errors import DeadlineError, TransportError
-from rackhand.transport import Stdin
+from rackhand.transport import Limits, Stdin
 
 CHUNK = 64 * 1024
 STDERR_KEPT = 64 * 1024
@@ -62,15 +62,15 @@ class Pump:
 
     def collect(self, deadline_s: float) -> Completed:
         out = bytearray()
-        with contextlib.closing(self._chunks(deadline_s, deadline_s)) as chunks:
+        with contextlib.closing(self._chunks(Limits(deadline_s, deadline_s))) as chunks:
             for chunk in chunks:
                 out += chunk
                 self._check_size(len(out))
         return self._completed(bytes(out))
 
-    def lines(self, deadline_s: float | None, silence_s: float) -> Generator[bytes, None, Completed]:
+    def lines(self, limits: Limits) -> Generator[bytes, None, Completed]:
         rest = bytearray()
-        with contextlib.closing(self._chunks(deadline_s, silence_s)) as chunks:
+        with contextlib.closing(self._chunks(limits)) as chunks:
             for chunk in chunks:
                 head, newline, tail = chunk.rpartition(b"\n")
                 if newline:
@@ -91,39 +91,39 @@ class Pump:
     def _completed(self, stdout: bytes) -> Completed:
         return Completed(self._argv, self._status, stdout, bytes(self._err), time.monotonic() - self._started)
 
-    def _chunks(self, deadline_s: float | None, silence_s: float) -> Generator[bytes, None, None]:
+    def _chunks(self, limits: Limits) -> Generator[bytes, None, None]:
         """What stdout gives, to its end; then `_status` is set."""
-        end = None if deadline_s is None else self._started + deadline_s
+        limits.begin(self._started)
         try:
             while True:
                 try:
                     chunk = self._out.get(timeout=0.25)
                 except queue.Empty:
-                    self._check_time(end, silence_s)
+                    self._check_time(limits)
                     continue
                 self._raise_input_error()
                 if not chunk:
-                    self._await_status(end, silence_s)
+                    self._await_status(limits)
                     return
                 self._alive = time.monotonic()
                 yield chunk
-                self._check_time(end, silence_s)
+                self._check_time(limits)
         finally:
             self._close()
 
-    def _await_status(self, end: float | None, silence_s: float) -> None:
+    def _await_status(self, limits: Limits) -> None:
         while (status := self._running.wait(0.25)) is None:
-            self._check_time(end, silence_s)
+            self._check_time(limits)
         self._status = status
         self._threads[2].join(GRACE_S)
 
-    def _check_time(self, end: float | None, silence_s: float) -> None:
+    def _check_time(self, limits: Limits) -> None:
         self._raise_input_error()
         now = time.monotonic()
-        if end is not None and now > end:
-            what = f"no end of {self._name()} within {end - self._started:.0f} s"
-        elif now - self._alive > silence_s:
-            what = f"no sign of life from {self._name()} for {silence_s:.0f} s"
+        if limits.deadline_s is not None and now > limits.since + limits.deadline_s:
+            what = f"no end of {self._name()} within {limits.deadline_s:.0f} s"
+        elif now - max(self._alive, limits.since) > limits.silence_s:
+            what = f"no sign of life from {self._name()} for {limits.silence_s:.0f} s"
         else:
             return
         self._closing.set()

@@ -13,7 +13,7 @@ import paramiko
 from rackhand import inventory
 from rackhand.command import Argv, Completed
 from rackhand.errors import DeadlineError, TransportError, UnreachableError
-from rackhand.transport import Stdin
+from rackhand.transport import Limits, Stdin
 from rackhand.transport.connect import AGAIN, CHANNEL_S, FROZEN, Link, connect
 from rackhand.transport.pump import CHUNK, Pump
 from rackhand.transport.ssh_config import Target, resolve
@@ -54,10 +54,10 @@ class Ssh:
             return Pump(running, argv, self._where, stdin).collect(deadline_s)
 
     def stream(
-        self, argv: Argv, *, stdin: Stdin = b"", deadline_s: float | None = None, silence_s: float = 60.0
+        self, argv: Argv, *, stdin: Stdin = b"", limits: Limits | None = None
     ) -> Generator[bytes, None, Completed]:
         with self._channel(argv) as running:
-            return (yield from Pump(running, argv, self._where, stdin).lines(deadline_s, silence_s))
+            return (yield from Pump(running, argv, self._where, stdin).lines(limits or Limits()))
 
     def close(self) -> None:
         """Also while another thread connects: that connection is closed as soon as it stands."""

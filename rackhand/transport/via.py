@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 
 from rackhand.command import Argv, Completed
 from rackhand.errors import PreconditionError, RackhandError, StoppedError
-from rackhand.transport import Stdin, Transport
+from rackhand.transport import Limits, Stdin, Transport
 
 Explain = Callable[[Completed, str], RackhandError | None]
 
@@ -32,9 +32,9 @@ class Via:
         return self.checked(self.inner.exec(self._words(argv), stdin=stdin, deadline_s=deadline_s))
 
     def stream(
-        self, argv: Argv, *, stdin: Stdin = b"", deadline_s: float | None = None, silence_s: float = 60.0
+        self, argv: Argv, *, stdin: Stdin = b"", limits: Limits | None = None
     ) -> Generator[bytes, None, Completed]:
-        done = yield from self.inner.stream(self._words(argv), stdin=stdin, deadline_s=deadline_s, silence_s=silence_s)
+        done = yield from self.inner.stream(self._words(argv), stdin=stdin, limits=limits)
         return self.checked(done)
 
     def close(self) -> None:

@@ -115,7 +115,7 @@ class BeforeAfter:
 
     def _follow_host(self, task: Task) -> Generator[Sample, None, None]:
         request = plan_watch(task.host, self.fleet.jobs_on(task.host), once=False, interval_s=INTERVAL_S)
-        return follow_samples(task.transport, request, python=task.host.python, say=task.say, stop=task.stopping)
+        return follow_samples(task.session, request, python=task.host.python, say=task.say, stop=task.stopping)
 
     def _seen(self) -> tuple[int | None, tuple[int, int] | None]:
         """The newest run, and the runs of a comparison that was made of one after `run_before`."""

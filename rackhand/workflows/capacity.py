@@ -120,7 +120,7 @@ def _seen_forecasts(task: Task, outputs: list[str], question: Question) -> list[
     models = {spec.model: f"model {number}" for number, spec in enumerate(host.servers)}
     task.say("looking at GPUs, servers and models")
     facts = observe(
-        task.transport,
+        task.session,
         host,
         commands={name: model_files_argv(model) for model, name in models.items()},
         servers=True,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from rackhand import agent
+from rackhand.agent import Session
 from rackhand.contract import from_json, to_json
 from rackhand.contract.checks import PromptsCheck, PromptsRequest, Verified, VerifyRequest
 from rackhand.errors import PreconditionError, TransportError, UsageError
@@ -15,7 +15,6 @@ from rackhand.inventory import Fleet, Host, Job
 from rackhand.plan.job import job_outputs
 from rackhand.report import Checked
 from rackhand.scripts import interpreter
-from rackhand.transport import Transport
 from rackhand.transport.local import Local
 from rackhand.workflows.fleet import Roads
 
@@ -27,8 +26,8 @@ def check_file(file: str, job: Job | None = None) -> Checked:
     path = Path(file).expanduser().resolve()
     if not path.exists():
         raise PreconditionError(f"no file {path}", hint="name a prompts file, or a job with --job")
-    with closing(Local()) as road:
-        return Checked("local", _check(road, _prompts_request(str(path), job), sys.executable))
+    with closing(Local()) as road, Session(road) as session:
+        return Checked("local", _check(session, _prompts_request(str(path), job), sys.executable))
 
 
 def check_job(fleet: Fleet, job: Job, *, say: Say, roads: Roads | None = None) -> Checked:
@@ -38,8 +37,9 @@ def check_job(fleet: Fleet, job: Job, *, say: Say, roads: Roads | None = None) -
         return check_file(str(job.upload), job)
     host = fleet.host(job.host)
     say(host.where, f"reading {job.prompts}")
-    with closing(roads or Roads()) as opened:
-        return Checked(host.where, _check(opened.open(host), _prompts_request(job.prompts, job), interpreter(host)))
+    with closing(roads or Roads()) as opened, Session(opened.open(host)) as session:
+        found = _check(session, _prompts_request(job.prompts, job), interpreter(host))
+    return Checked(host.where, found, str(session.noise))
 
 
 def verify(fleet: Fleet, job: Job, *, say: Say, output: str | None = None, roads: Roads | None = None) -> Checked:
@@ -53,8 +53,9 @@ def verify(fleet: Fleet, job: Job, *, say: Say, output: str | None = None, roads
         raise UsageError(f"{output} is no output of job {job.name}", hint=f"{outputs[0]}, {outputs[1]} ... are")
     say(host.where, f"reading {chosen}")
     request = VerifyRequest(chosen, job.quality, outputs)
-    with closing(roads or Roads()) as opened:
-        return Checked(host.where, _verify(opened.open(host), host, request))
+    with closing(roads or Roads()) as opened, Session(opened.open(host)) as session:
+        found = _verify(session, host, request)
+    return Checked(host.where, found, str(session.noise))
 
 
 def _prompts_request(path: str, job: Job | None) -> PromptsRequest:
@@ -63,15 +64,15 @@ def _prompts_request(path: str, job: Job | None) -> PromptsRequest:
     return PromptsRequest(path, dict(job.columns), job.keep, job.last_assistant)
 
 
-def _check(road: Transport, request: PromptsRequest, python: str) -> PromptsCheck:
-    for event in agent.call(road, "prompts", to_json(request), python=python, deadline_s=None):
+def _check(session: Session, request: PromptsRequest, python: str) -> PromptsCheck:
+    for event in session.call("prompts", to_json(request), python=python, deadline_s=None):
         if event.get("event") == "prompts":
             return from_json(PromptsCheck, event)
-    raise TransportError("prompts gave no answer", where=road.where)
+    raise TransportError("prompts gave no answer", where=session.where)
 
 
-def _verify(road: Transport, host: Host, request: VerifyRequest) -> Verified:
-    for event in agent.call(road, "verify", to_json(request), python=interpreter(host), deadline_s=None):
+def _verify(session: Session, host: Host, request: VerifyRequest) -> Verified:
+    for event in session.call("verify", to_json(request), python=interpreter(host), deadline_s=None):
         if event.get("event") == "verified":
             return from_json(Verified, event)
-    raise TransportError("verify gave no answer", where=road.where)
+    raise TransportError("verify gave no answer", where=session.where)

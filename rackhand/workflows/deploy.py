@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rackhand.agent import Session
 from rackhand.apply import Place, apply
 from rackhand.apply.files import digest
 from rackhand.bundle import own_paths, render_bundle
@@ -22,7 +23,6 @@ from rackhand.plan.servers import check_flags
 from rackhand.report import Report
 from rackhand.secret_files import secret_refs
 from rackhand.secrets import Secret, mask, resolve
-from rackhand.transport import Transport
 from rackhand.workflows import fleet as hosts_at_work
 from rackhand.workflows.fleet import Roads, Say, Task
 
@@ -50,12 +50,12 @@ def deploy(
     return hosts_at_work.run("deploy", hosts, work, say=say, roads=roads)
 
 
-def waiting_uploads(transport: Transport, host: Host, jobs: Sequence[Job]) -> tuple[LocalUpload, ...]:
+def waiting_uploads(session: Session, host: Host, jobs: Sequence[Job]) -> tuple[LocalUpload, ...]:
     """The jobs' prompts, where the inventory has `upload` and the container lacks them."""
     uploads = local_uploads(jobs)
     if not uploads:
         return ()
-    facts = observe(transport, host, uploads=_asked(uploads))
+    facts = observe(session, host, uploads=_asked(uploads))
     return tuple(upload for upload in _hashed(uploads, facts) if needs_upload(upload, facts.files.get(upload.dest)))
 
 
@@ -92,7 +92,7 @@ def _deploy_host(task: Task, jobs: Sequence[Job], choice: Choice) -> None:
     uploads = local_uploads(here)
 
     def look(*, texts: bool) -> Facts:
-        return observe(task.transport, host, files=own_paths(host), texts=texts, uploads=_asked(uploads))
+        return observe(task.session, host, files=own_paths(host), texts=texts, uploads=_asked(uploads))
 
     facts = _look_or_start(task, choice, lambda: look(texts=choice.dry_run))
     check_listed(host, facts)
@@ -106,7 +106,7 @@ def _deploy_host(task: Task, jobs: Sequence[Job], choice: Choice) -> None:
             task.add(str(action), "planned", mask(diff_of(action, facts), secrets))
     else:
         for action in actions:
-            task.outcomes.extend(apply(action, Place(host, task.transport, task.say)))
+            task.outcomes.extend(apply(action, Place(host, task.session, task.say)))
         if actions:
             facts = look(texts=False)
             _check_done(host, facts, plan_deploy(host, facts, files, _hashed(uploads, facts)))
@@ -127,7 +127,7 @@ def _check_servers(task: Task, facts: Facts) -> None:
     if not pythons:
         return
     try:
-        check_flags(host, servers, observe_flags(task.transport, host, pythons), hint="nothing was sent")
+        check_flags(host, servers, observe_flags(task.session, host, pythons), hint="nothing was sent")
     except PreconditionError as unknown:
         task.facts["server flags"] = f"not checked: {unknown.what}; {unknown.hint}"
 
@@ -142,7 +142,7 @@ def _look_or_start(task: Task, choice: Choice, look: Callable[[], Facts]) -> Fac
         if not choice.yes and not (choice.confirm and choice.confirm(f"{task.host.where} is stopped. Start it?")):
             hint = f"run again with --yes to start it, or: pct start {road.vmid}"
             raise PreconditionError(stopped.what, where=stopped.where, hint=hint) from stopped
-        task.outcomes.extend(apply(StartContainer(road.vmid), Place(task.host, task.transport, task.say)))
+        task.outcomes.extend(apply(StartContainer(road.vmid), Place(task.host, task.session, task.say)))
         return look()
 
 

@@ -72,7 +72,7 @@ def _observe(fleet: Fleet, task: Task, seconds: float, interval_s: float) -> lis
     samples: list[Sample] = []
     jobs = fleet.jobs_on(task.host)
     request = replace(plan_watch(task.host, jobs, once=False, interval_s=interval_s), with_lines=True)
-    follow = follow_samples(task.transport, request, python=task.host.python, say=task.say, stop=task.stopping)
+    follow = follow_samples(task.session, request, python=task.host.python, say=task.say, stop=task.stopping)
     with contextlib.closing(follow):
         for sample in follow:
             samples.append(sample)

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from rackhand import inventory
+from rackhand.agent import Session
 from rackhand.errors import RackhandError
 from rackhand.inventory import Host, ProxmoxLxc
 from rackhand.report import Outcome, Report, Row, State
@@ -19,8 +20,8 @@ from rackhand.transport.via import Via, pct
 
 Say = Callable[[str, str], None]
 """Progress: where, text. Called from several threads."""
-SHARE = 4
-"""Hosts on one connection: each uses at most two of its eight channels at once."""
+CHANNELS = 8
+"""Of one connection; see transport.ssh."""
 PATIENCE_S = 5.0
 """How long interrupted hosts may take to say how far they came."""
 
@@ -38,6 +39,11 @@ class Task:
     facts: dict[str, str] = field(default_factory=dict)
     error: RackhandError | None = None
     finished: bool = False
+    session: Session = field(init=False)
+    """With the host, for all that is asked of it; closed when the work is done."""
+
+    def __post_init__(self) -> None:
+        self.session = Session(self.transport)
 
     def say(self, text: str) -> None:
         self.say_to(self.host.where, text)
@@ -51,7 +57,8 @@ Open = Callable[[Host], Transport]
 
 
 class Roads:
-    """Open connections: one for each SSH destination, and one more for every further SHARE containers behind it."""
+    """Open connections: one for each SSH destination, and more where its containers need more channels at once than
+    one has: else they could wait for each other without end."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,7 +67,7 @@ class Roads:
 
     def open(self, host: Host) -> Transport:
         """The road to `host`; connects when the first command runs."""
-        outer = self._connection(host.road.ssh, host.name)
+        outer = self._connection(host.road.ssh, host.name, _channels(host))
         return pct(outer, host.road.vmid, host.where) if isinstance(host.road, ProxmoxLxc) else outer
 
     def close(self) -> None:
@@ -68,13 +75,20 @@ class Roads:
             for connection in self._connections.values():
                 connection.close()
 
-    def _connection(self, ssh: inventory.Ssh, name: str) -> Transport:
+    def _connection(self, ssh: inventory.Ssh, name: str, channels: int) -> Transport:
         from rackhand.transport.ssh import Ssh
 
         with self._lock:
-            key = (ssh, self._taken[ssh] // SHARE)
-            self._taken[ssh] += 1
+            if self._taken[ssh] % CHANNELS + channels > CHANNELS:
+                self._taken[ssh] += CHANNELS - self._taken[ssh] % CHANNELS
+            key = (ssh, self._taken[ssh] // CHANNELS)
+            self._taken[ssh] += channels
             return self._connections.setdefault(key, Ssh(ssh, name))
+
+
+def _channels(host: Host) -> int:
+    """At once: the session, and beside it a file's way and pct push, or a command when the session gave no answer."""
+    return 3 if host.put == "push" else 2
 
 
 def run(verb: str, hosts: Sequence[Host], work: Work, *, say: Say, roads: Roads | None = None) -> Report:
@@ -118,6 +132,8 @@ def _attempt(work: Work, task: Task) -> None:
     except RackhandError as error:
         if not task.stopping.is_set():
             task.error = _of_its_own(error, task)
+    finally:
+        task.session.close()
 
 
 def _of_its_own(error: RackhandError, task: Task) -> RackhandError:
@@ -136,4 +152,7 @@ def _wait_for(futures: Sequence[Future[None]]) -> None:
 
 def _row(task: Task) -> Row:
     interrupted = not task.finished and task.error is None
-    return Row(task.host.where, tuple(task.outcomes), dict(task.facts), task.error, interrupted=interrupted)
+    noise = str(task.session.noise)
+    return Row(
+        task.host.where, tuple(task.outcomes), dict(task.facts), task.error, interrupted=interrupted, noise=noise
+    )

@@ -95,7 +95,7 @@ def stop(
 def _resume(task: Task, job: Job, wish: Resume, choice: Choice) -> None:
     host = task.host
     secrets = reveal_secrets(host)
-    facts = look(task.transport, host, [job])
+    facts = look(task.session, host, [job])
     states = job_states(job, facts)
     if _is_running(task, job, states, wish, choice):
         return
@@ -108,8 +108,8 @@ def _resume(task: Task, job: Job, wish: Resume, choice: Choice) -> None:
     action = plan_resume(host, job, state, _servers(host, facts), concurrency=wish.concurrency, more=wish.flags)
     if action is None:
         return
-    place = Place(host, task.transport, task.say, secrets)
-    waiting = waiting_uploads(task.transport, host, [job])
+    place = Place(host, task.session, task.say, secrets)
+    waiting = waiting_uploads(task.session, host, [job])
     for upload in waiting:
         check_prompts(host, job, state, prompts_digest(upload.src))
     if choice.dry_run:
@@ -141,7 +141,7 @@ def _is_running(task: Task, job: Job, states: Sequence[JobState], wish: Resume, 
                 task.add(action.line, "planned")
             else:
                 task.say(action.line)
-                task.outcomes.extend(apply(action, Place(task.host, task.transport, task.say)))
+                task.outcomes.extend(apply(action, Place(task.host, task.session, task.say)))
             return True
         where = "" if state is states[0] else f" in {state.output}"
         task.add(f"job {job.name}: already running{where} (pid {state.pid}), {render_progress(state)}", "unchanged")
@@ -159,7 +159,7 @@ def _servers(host: Host, facts: Facts) -> tuple[Server, ...]:
 
 def _stop(task: Task, fleet: Fleet, jobs: Sequence[Job], wish: Stop, choice: Choice) -> None:
     host = task.host
-    facts = look(task.transport, host, jobs)
+    facts = look(task.session, host, jobs)
     actions = [(job, plan_stop(job, job_states(job, facts), timeout_s=wish.timeout_s)) for job in jobs]
     servers = plan_stop_servers(host, facts) if wish.servers else None
     for job, action in actions:
@@ -169,7 +169,7 @@ def _stop(task: Task, fleet: Fleet, jobs: Sequence[Job], wish: Stop, choice: Cho
         if not choice.dry_run:
             task.say(action.line)
         asked = replace(action, order=replace(action.order, dry_run=choice.dry_run))
-        task.outcomes.extend(apply(asked, Place(host, task.transport, task.say)))
+        task.outcomes.extend(apply(asked, Place(host, task.session, task.say)))
     if servers is None:
         return
     if not servers.orders:
@@ -179,4 +179,4 @@ def _stop(task: Task, fleet: Fleet, jobs: Sequence[Job], wish: Stop, choice: Cho
             task.add(line, "planned")
     else:
         serve(task, replace(servers, redo=stop_words(fleet, host)), {})
-        add_status(task, jobs, look(task.transport, host, jobs))
+        add_status(task, jobs, look(task.session, host, jobs))

@@ -63,7 +63,7 @@ def tail_metrics(
             away_s = 0.0 if newest is None else min(LONGEST_PAST_S, time.time() - newest)
             if away_s > 2 * past_s:
                 task.say(f"reading the last {duration(away_s / 3600)} back from the servers' logs")
-        for sample in follow_samples(task.transport, request, python=task.host.python, say=task.say, stop=stop):
+        for sample in follow_samples(task.session, request, python=task.host.python, say=task.say, stop=stop):
             show(task.host, sample)
 
     try:

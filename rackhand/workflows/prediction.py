@@ -124,7 +124,7 @@ def _model_files(task: Task, servers: Sequence[Server]) -> dict[str, ModelFiles 
     if not unknown:
         return {}
     commands = {f"model {number}": model_files_argv(model) for number, model in enumerate(unknown)}
-    facts = observe(task.transport, task.host, commands=commands)
+    facts = observe(task.session, task.host, commands=commands)
     return {model: parse_model_files(facts.commands.get(f"model {number}")) for number, model in enumerate(unknown)}
 
 

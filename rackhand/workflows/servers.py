@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from rackhand import tmux
 from rackhand.again import open_turns, restart_words
+from rackhand.agent import Session
 from rackhand.apply import Place, apply
 from rackhand.apply.servers import outcomes_when_cut
 from rackhand.arguments import NO_VALUES, FlagValue
@@ -24,7 +25,6 @@ from rackhand.report import Report
 from rackhand.secret_files import render_secrets, secret_refs
 from rackhand.secrets import resolve
 from rackhand.status import gpu_statuses, job_word, stray_lines
-from rackhand.transport import Transport
 from rackhand.workflows import fleet as hosts_at_work
 from rackhand.workflows.before_after import BeforeAfter
 from rackhand.workflows.deploy import Choice, read_sources
@@ -69,16 +69,16 @@ def status(fleet: Fleet, hosts: Sequence[Host], *, say: Say, roads: Roads | None
 
     def work(task: Task) -> None:
         jobs = fleet.jobs_on(task.host)
-        add_status(task, jobs, look(task.transport, task.host, jobs))
+        add_status(task, jobs, look(task.session, task.host, jobs))
 
     return hosts_at_work.run("status", hosts, work, say=say, roads=roads)
 
 
-def look(transport: Transport, host: Host, jobs: Sequence[Job]) -> Facts:
+def look(session: Session, host: Host, jobs: Sequence[Job]) -> Facts:
     """Files, GPUs, sessions, servers and jobs, with the outputs that `--new` made, in one call."""
     asked = [output for job in jobs for output in job_outputs(job)]
     return observe(
-        transport,
+        session,
         host,
         files=own_paths(host),
         commands={PANES: tmux.list_panes_argv(host.home)},
@@ -124,11 +124,11 @@ def add_status(task: Task, jobs: Sequence[Job], facts: Facts) -> None:
 def _restart_host(task: Task, fleet: Fleet, restart: Restart, choice: Choice) -> None:
     host, jobs = task.host, fleet.jobs_on(task.host)
     secrets = reveal_secrets(host)
-    facts = look(task.transport, host, jobs)
+    facts = look(task.session, host, jobs)
     check_deployed(host, facts)
     servers = _wanted(host, facts, restart)
     pythons = tuple(dict.fromkeys(server.spec.python for server in servers))
-    flags = observe_flags(task.transport, host, pythons)
+    flags = observe_flags(task.session, host, pythons)
     action = plan_restart(host, facts, servers, flags, adopt=restart.adopt, at_once=restart.at_once)
     versions = {python: found.version for python, found in flags.items()}
     if restart.overrides:
@@ -149,7 +149,7 @@ def _restart_host(task: Task, fleet: Fleet, restart: Restart, choice: Choice) ->
     if seen:
         seen.watch_before()
     serve(task, replace(action, redo=_again(fleet, host, restart)), secrets)
-    after = look(task.transport, host, jobs)
+    after = look(task.session, host, jobs)
     add_status(task, jobs, after)
     compare_started(task, after, servers, versions)
     if seen:
@@ -170,7 +170,7 @@ def _again(fleet: Fleet, host: Host, restart: Restart) -> str:
 
 def serve(task: Task, action: ServeGpus, secrets: Mapping[str, str]) -> None:
     """Apply, and say how far each GPU came when the road breaks or the operator interrupts."""
-    place = Place(task.host, task.transport, task.say, secrets)
+    place = Place(task.host, task.session, task.say, secrets)
     try:
         task.outcomes.extend(apply(action, place))
     except (TransportError, RemoteError) as error:

@@ -15,6 +15,7 @@ from statistics import fmean
 import pytest
 
 from lab import sshd, trouble
+from rackhand.agent import Session
 from rackhand.contract.watch import GpuSample, Sample, WatchedServer
 from rackhand.follow import follow_samples
 from rackhand.inventory import Fleet, Host, Job, ProxmoxLxc, ServerSpec, Ssh
@@ -93,8 +94,8 @@ def watch(fleet: Fleet, servers: tuple[WatchedServer, ...], is_enough: Callable[
     roads, stop, found = Roads(), threading.Event(), list[Sample]()
     (host,) = fleet.hosts
     request = replace(plan_watch(host, (), once=False, interval_s=0.5), servers=servers, seen_only=False)
-    with closing(roads):
-        for sample in follow_samples(roads.open(host), request, python=PYTHON, say=lambda _: None, stop=stop):
+    with closing(roads), Session(roads.open(host)) as session:
+        for sample in follow_samples(session, request, python=PYTHON, say=lambda _: None, stop=stop):
             found.append(sample)
             if is_enough(found):
                 stop.set()

@@ -73,7 +73,7 @@ def one(fleet: Fleet) -> Sample:
 
 
 def watchers(lab: Lab) -> int:
-    return int(lab.in_container("bash", "-c", "pgrep -c -f 'call [0-9a-f]+ watch' || true").out)
+    return int(lab.in_container("bash", "-c", "pgrep -c -f 'session [0-9a-f]+' || true").out)
 
 
 def test_one_call_shows_servers_gpus_and_the_job_and_leaves_nothing(lab: Lab, fleet: Fleet) -> None:

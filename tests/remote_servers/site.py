@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import shlex
 import signal
@@ -27,6 +26,7 @@ from rackhand.secret_files import render_secrets
 from rackhand.template import render_script
 from remote import processes
 from remote.serving.state import observe_servers
+from tests.spoken import NONCE, asked, heard
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB_DIR = "RACKHAND_LAB_DIR"
@@ -74,25 +74,24 @@ class Site:
     def server(self, gpu: int, **args: Any) -> Server:
         return Server("site", gpu, self.specs[gpu], {**SMALL, **args})
 
-    def call(self, verb: str, request: object) -> subprocess.Popen[str]:
+    def call(self, verb: str, request: object) -> subprocess.Popen[bytes]:
         """The verb as the control side runs it, its request sent."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "remote", "call", "nonce", verb],
+            [sys.executable, "-m", "remote", "session", NONCE, "python3"],
             cwd=ROOT,
             env=self.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
         )
         assert process.stdin is not None
-        process.stdin.write(json.dumps(to_json(request)) + "\n")
+        process.stdin.write(asked(verb, to_json(request), "python3"))
         process.stdin.close()
         return process
 
     def events(self, verb: str, request: object) -> list[dict[str, Any]]:
         with self.call(verb, request) as process:
             assert process.stdout is not None
-            return [json.loads(line) for line in process.stdout]
+            return [event for event in map(heard, process.stdout) if event is not None]
 
     def observe(self) -> ServersState:
         """Without the server processes of others on this machine: there is no container around us."""

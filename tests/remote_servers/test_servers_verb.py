@@ -27,6 +27,7 @@ from rackhand.plan.servers import ServeGpus, plan_restart, plan_stop_servers
 from remote import processes
 from remote.serving.ask import ask
 from tests.remote_servers.site import ROOT, Site, await_true
+from tests.spoken import heard
 
 pytestmark = pytest.mark.lab
 
@@ -49,7 +50,7 @@ def facts(site: Site) -> Facts:
 
 def run(site: Site, plan: ServeGpus) -> tuple[dict[int, dict[str, Any]], list[dict[str, Any]]]:
     events = site.events("servers", ServersRequest(str(site.home), plan.orders, site.secrets))
-    assert events[-1] == {"event": "end", "nonce": "nonce", "error": None}
+    assert events[-1] == {"event": "end", "error": None}
     return {event["gpu"]: event for event in events if event["event"] == "result"}, events
 
 
@@ -162,7 +163,7 @@ def test_a_port_that_a_connection_has_is_waited_for(site: Site) -> None:
         borrower.connect(listener.getsockname())
         with site.call("servers", request) as call:
             assert call.stdout is not None
-            events = (json.loads(line) for line in call.stdout)
+            events = (event for event in map(heard, call.stdout) if event is not None)
             text = next(event["text"] for event in events if event.get("step") == "port")
             assert f"{port} is the local port of a connection" in text
             listener.accept()[0].close()  # who closes first keeps TIME_WAIT: not the borrower
@@ -206,7 +207,7 @@ def test_two_restarts_at_once_are_refused_and_a_lost_caller_ends_the_wait_only(t
         assert first.stdout is not None
         loading: set[int] = set()
         while loading != {0, 1}:
-            event = json.loads(first.stdout.readline())
+            event = heard(first.stdout.readline()) or {}
             loading |= {event["gpu"]} if event.get("step") == "loading" else set()
         (refused,) = site.events("servers", request)
         assert refused["error"]["kind"] == "busy"

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from rackhand import payload
-from rackhand.contract import BOOT, from_json, to_json
+from rackhand.contract import from_json, to_json, wire
 from rackhand.contract.watch import GpuSample, Sample, WatchedJob, WatchedServer, WatchRequest
 from remote.watching.server import WatchedGpu
 from remote.watching.smi import GpuReading
 from tests.remote_watch.fake_server import FakeServer, decode_line, ready_line, serving
 from tests.remote_watch.test_sources import stub, until
+from tests.spoken import NONCE, asked, heard
 
 START_TICKS = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
 
@@ -27,11 +28,11 @@ START_TICKS = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()
 @contextmanager
 def watching(home: Path, request: WatchRequest) -> Iterator[subprocess.Popen[bytes]]:
     app = payload.build().data
-    argv = [sys.executable, "-c", BOOT, str(len(app)), "n0", "watch"]
+    argv = [sys.executable, "-c", wire.BOOT, str(len(app)), NONCE, "python3"]
     env = {**os.environ, "PATH": f"{home}:/usr/bin:/bin"}
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as process:
         assert process.stdin is not None
-        process.stdin.write(app + json.dumps(to_json(request)).encode() + b"\n")
+        process.stdin.write(app + asked("watch", to_json(request), "python3", ended=False))
         process.stdin.flush()
         yield process
         process.kill()
@@ -39,7 +40,11 @@ def watching(home: Path, request: WatchRequest) -> Iterator[subprocess.Popen[byt
 
 def next_sample(process: subprocess.Popen[bytes]) -> Sample:
     assert process.stdout is not None
-    event = json.loads(process.stdout.readline())
+    event = None
+    while event is None:
+        line = process.stdout.readline()
+        assert line
+        event = heard(line)
     assert event["event"] == "sample", event
     return from_json(Sample, event)
 
@@ -68,7 +73,7 @@ def test_one_process_gives_a_full_sample_at_once_and_ends_when_its_stdin_does(ho
             assert process.stdin is not None
             process.stdin.close()
             assert process.wait(10) == 0
-            assert json.loads((process.stdout or []).read().splitlines()[-1])["event"] == "end"
+            assert (heard((process.stdout or []).read().splitlines()[-1]) or {})["event"] == "end"
     (gpu,) = sample.gpus
     assert (gpu.state, gpu.running, gpu.cap, gpu.queue, gpu.kv_usage) == ("running", 64, 72, 3, 0.4241)
     assert (gpu.tok_s, gpu.tok_s_source) == (1175.0, "log")
@@ -80,7 +85,8 @@ def test_one_process_gives_a_full_sample_at_once_and_ends_when_its_stdin_does(ho
 def test_once_gives_one_sample(home: Path) -> None:
     with watching(home, WatchRequest(str(home), once=True)) as process:
         assert next_sample(process).seq == 0
-        assert process.wait(10) == 0
+        assert process.stdout is not None
+        assert heard(process.stdout.readline()) == {"event": "end", "error": None}
 
 
 def test_a_watch_ends_when_nobody_reads_it_any_more(home: Path) -> None:
