@@ -30,6 +30,11 @@ def write_prompts(folder: Path, count: int, text: Callable[[int], str] = lambda 
     return path
 
 
+def varied(size: int) -> str:
+    """`size` characters that repeat nothing: a null server echoes its prompts, and loops are rejected."""
+    return " ".join(map(str, range(size // 3)))[:size]
+
+
 def wait_until(true: Callable[[], bool], what: str, seconds: float = 30) -> None:
     end = time.monotonic() + seconds
     while not true():

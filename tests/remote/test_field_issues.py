@@ -19,7 +19,7 @@ import pytest
 from remote.output import append_file
 from remote.output.ledger import Batch
 from remote.output.recovery import open_ledger
-from tests.remote.rig import ROOT, Process, Rig, nothing_lost_nothing_twice, wait_until, write_prompts
+from tests.remote.rig import ROOT, Process, Rig, nothing_lost_nothing_twice, varied, wait_until, write_prompts
 
 HELD_BY = (
     ("vllm#30268", "test_descriptors_and_memory_stay_flat"),
@@ -149,7 +149,7 @@ ISSUES = {
     "tau PR 354: line separators inside a text": Issue(
         text=lambda i: f"one\u2028two\u0085three\u2029 {i} \r\f\v end", count=50
     ),
-    "a 5 MB line": Issue(text=lambda i: "x" * (5 << 20) if i == 7 else "the same", count=30, ports=1),
+    "a 5 MB line": Issue(text=lambda i: varied(5 << 20) if i == 7 else "the same", count=30, ports=1),
 }
 
 
@@ -237,7 +237,7 @@ def _figures(process: Process) -> tuple[int, int]:
 @pytest.mark.parametrize("count", [6_000, pytest.param(300_000, marks=pytest.mark.slow)])
 def test_descriptors_and_memory_stay_flat(tmp_path: Path, count: int) -> None:
     """openai-python#874 and #2688, litellm#13891; vllm#30268 with its memory that grew with the file."""
-    prompts = write_prompts(tmp_path, count, lambda i: f"prompt {i} " + "x" * 1000)
+    prompts = write_prompts(tmp_path, count, lambda i: f"prompt {i} " + varied(1000))
     with Rig(tmp_path, "--lat", "5", ports=4) as rig:
         process = rig.start(prompts)
         wait_until(lambda: rig.finished() > count // 5, "a fifth", 600)

@@ -28,7 +28,7 @@ from remote.generator.tally import Tally
 from remote.output.job_file import observe_prompts_digest
 from remote.prompts.offsets import OFFSETS_FILE, observe_known
 from remote.serving import wishes as serving_wishes
-from tests.remote.rig import Rig, listed, nothing_lost_nothing_twice, records, wait_until, write_prompts
+from tests.remote.rig import Rig, listed, nothing_lost_nothing_twice, records, varied, wait_until, write_prompts
 
 
 @pytest.mark.timeout(1200)
@@ -225,7 +225,7 @@ def test_control_json_drains_and_stops_servers_and_brings_them_back(tmp_path: Pa
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small tmpfs")
 def test_a_full_disk_pauses_the_run_and_it_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    prompts = write_prompts(tmp_path, 1200, lambda i: f"prompt {i} " + "x" * 1000)
+    prompts = write_prompts(tmp_path, 1200, lambda i: f"prompt {i} " + varied(1000))
     with Rig(tmp_path, "--body", "1000", ports=2) as rig:
         rig.output.mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", rig.output], check=True)

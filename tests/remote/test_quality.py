@@ -270,7 +270,7 @@ def test_a_bad_answer_is_asked_again_with_a_new_seed_and_length_is_only_counted(
     prompts = write_prompts(tmp_path, 100, lambda i: f"loops {i}" if i < 10 else f"prompt {i}")
     with Rig(tmp_path, "--plength", "0.3", ports=2) as rig:
         assert rig.generate(prompts) == 0
-        assert rig.requests() == 110
+        assert 110 <= rig.requests() <= 114  # at the end a late one is asked once more
     progress = rig.progress()
     assert set(progress["quality"]) == {"length"}
     assert sum(server["quality"].get("repetition", 0) for server in progress["servers"].values()) == 10
