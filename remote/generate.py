@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rackhand.contract.job import DONE_FILE, JOB_FILE, JobFile, PromptsDigest, Status, plan_refusals
@@ -253,12 +254,14 @@ async def _run_to_the_end(loop: RunLoop, ledger: Ledger, log: LogLines) -> int:
         await loop.run()
     except HopelessError as error:
         problem = str(error)
+    except Exception as error:  # noqa: BLE001 (what is answered is still committed, and progress.json says why)
+        problem = _unexpected(error)
     patience_s = _LAST_WRITE_S if loop.signalled is not None else max(_LAST_WRITE_S, loop.drain_timeout_s)
     if not await feeder.committer.stop(patience_s):
         problem = problem or "the last completions couldn't be written; they are asked again"
     elif not problem and loop.signalled is None and tally.left == 0:
-        ledger.close_shard()
-    ledger.close()
+        problem = _closed(ledger.close_shard)
+    problem = problem or _closed(ledger.close)
     if loop.uploader is not None:
         await loop.finish_uploads(loop.uploader)
     status, code = _verdict(loop, problem)
@@ -267,13 +270,32 @@ async def _run_to_the_end(loop: RunLoop, ledger: Ledger, log: LogLines) -> int:
     return code
 
 
+def _unexpected(error: Exception) -> str:
+    """One line, with the place in the code."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    place = "" if at is None else f" ({Path(at.tb_frame.f_code.co_filename).name}:{at.tb_lineno})"
+    return f"{type(error).__name__}: {error}{place}; what is finished is safe, resume goes on"
+
+
+def _closed(close: Callable[[], None]) -> str:
+    """What went wrong, empty when nothing did; the next start finds what is missing."""
+    try:
+        close()
+    except OSError as error:
+        return f"the output can't be written: {error.strerror or error}; resume goes on"
+    return ""
+
+
 def _verdict(loop: RunLoop, problem: str) -> tuple[Status, int]:
     if loop.signalled is not None:
         return "stopped", 130 if loop.signalled == signal.SIGINT else 143
     if problem:
         return "failed", 1
     unsent = loop.uploader is not None and loop.uploader.left > 0
-    return "done", 3 if loop.tally.failed or loop.tally.failed_before or unsent else 0
+    tally = loop.tally
+    return "done", 3 if tally.failed or tally.failed_before or tally.bad_lines or unsent else 0
 
 
 def _say_end(tally: Tally, status: Status, problem: str, log: LogLines) -> None:

@@ -167,7 +167,7 @@ def test_ids_may_be_the_same_and_a_row_without_messages_is_left_out(tmp_path: Pa
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"id": "x", "prompt": "a"}\n' * 20 + '{"id": "x"}\n' + '{"id": 3, "prompt": "b"}\n')
     with Rig(tmp_path, ports=1) as rig:
-        assert rig.generate(prompts) == 0
+        assert rig.generate(prompts) == 3
         assert rig.progress()["input"] == {"shape": 1}
     found = nothing_lost_nothing_twice(rig.output, {*range(20), 21})
     assert [record["id"] for record in sorted(found, key=lambda record: record["index"])] == ["x"] * 20 + [3]

@@ -42,7 +42,7 @@ def test_bad_lines_are_named_by_number_and_stop_nothing(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\r\n\n{"prompt": \n{"prompt": "\xff"}\n{"prompt": "b"}')
     with Rig(tmp_path, ports=1) as rig:
-        assert rig.generate(prompts) == 0
+        assert rig.generate(prompts) == 3
         progress = rig.progress()
     nothing_lost_nothing_twice(rig.output, [0, 4])
     assert (progress["total"], progress["bad_lines"], progress["eta_hours"]) == (4, 2, 0.0)

@@ -22,7 +22,8 @@ from remote import job
 from remote.cli import VerbError
 from remote.generate import main
 from remote.generator.feeder import Feeder
-from remote.generator.feeding import HopelessError
+from remote.generator.feeding import Feeding, HopelessError
+from remote.generator.prompt_queue import Item
 from remote.generator.run_loop import RunLoop
 from remote.generator.tally import Tally
 from remote.output.job_file import observe_prompts_digest
@@ -323,3 +324,27 @@ def test_an_api_key_that_no_header_can_hold_is_refused(
     said = "".join(capsys.readouterr())
     assert "RACKHAND_API_KEY holds a line break" in said
     assert "sec" not in said
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError("no room"), RecursionError("too deep"), OSError(5, "Input/output error")]
+)
+def test_a_run_that_an_error_ends_says_so_in_progress_json_and_loses_nothing(
+    tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = write_prompts(tmp_path, 300)
+
+    def fail(feeding: Feeding, item: Item, model: str | None) -> bytes:
+        if item.prompt.index == 200:
+            raise error
+        return whole(feeding, item, model)
+
+    whole = Feeding.body
+    with Rig(tmp_path, ports=1) as rig:
+        monkeypatch.setattr(Feeding, "body", fail)
+        assert rig.generate(prompts) == 1
+        progress = rig.progress()
+        assert (progress["status"], type(error).__name__ in progress["message"]) == ("failed", True)
+        monkeypatch.undo()
+        assert rig.generate(prompts) == 0
+    nothing_lost_nothing_twice(rig.output, 300)

@@ -190,8 +190,8 @@ def test_a_parquet_of_binary_prompts_is_asked_as_text_and_what_is_no_text_ends_w
     table = pa.table({"prompt": pa.array([b"prompt 0", b"\xff", b"prompt 2"], pa.binary()), "n": [math.nan, 1.0, 2.0]})
     parquet.write_table(table, prompts)
     with Rig(tmp_path, ports=1) as rig:
-        assert rig.generate(prompts, "--keep", "n") in (0, 3)
-        assert rig.generate(prompts, "--keep", "n") in (0, 3)
+        assert rig.generate(prompts, "--keep", "n") == 3
+        assert rig.generate(prompts, "--keep", "n") == 3
         assert rig.requests() == 2
     found = {record["index"]: record for record in records(rig.output)}
     assert {i: record["messages"][0]["content"] for i, record in found.items()} == {0: "prompt 0", 2: "prompt 2"}
