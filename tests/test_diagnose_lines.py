@@ -52,8 +52,8 @@ def test_a_diagnosis_tells_evidence_advice_and_cost_in_lines() -> None:
     assert "seen: cap 37 = 185 state slots // 5" in text
     assert "try: ./inv restart-servers --set mamba-ssm-dtype=bfloat16 -> nearly twice the slots; costs: changes" in text
     assert (
-        "or: ./inv restart-servers --set mamba-scheduler-strategy=no_buffer -> cap 61 instead of 37: x1.65 running"
-        in text
+        "or: ./inv restart-servers --set mamba-scheduler-strategy=no_buffer --set disable-overlap-schedule=true"
+        " -> cap 61 instead of 37: x1.65 running" in text
     )
     assert diagnosis_lines(diagnose(samples("ramping")), gpus=GPUS)[-1] == TOO_EARLY
     assert diagnosis_lines(Diagnosis("steady", 30, 16, ()), gpus=GPUS)[-1] == NOTHING

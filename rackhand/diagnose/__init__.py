@@ -22,7 +22,7 @@ from rackhand.diagnose.figures import (
     projected,
 )
 from rackhand.diagnose.limits import CAPS, FEEDING, MEMORY, STEPS
-from rackhand.diagnose.rule import Rule, holds, render_words
+from rackhand.diagnose.rule import Rule, holds, is_there, render_words
 from rackhand.diagnose.rules import BROKEN, HARDWARE
 from rackhand.steady import Course, course_of, last_seconds
 
@@ -106,7 +106,7 @@ def _met(figures: Mapping[str, float], of_host: Sequence[Rule] = ()) -> frozense
     for rule in RULES:
         if rule.scope != "gpu" or any({rule.name, "*"} & other.hides for other in (*of_host, *met)):
             continue
-        if holds(rule.when, figures):
+        if is_there(rule.needs, figures) and holds(rule.when, figures):
             met.append(rule)
     return frozenset(rule.name for rule in met)
 
@@ -163,8 +163,11 @@ def _verdict(
 
 
 def _advice(rule: Rule, figures: Mapping[str, float], words: Mapping[str, float | str]) -> Iterator[Advice]:
-    """Those whose condition holds and whose figures are known; one that is about a flag nobody knows is kept."""
+    """Those whose needs are there, whose condition holds and whose figures are known; one that is about a flag nobody
+    knows is kept."""
     for change in rule.changes:
+        if not is_there(change.needs, figures):
+            continue
         unknown = all(condition.figure not in figures for group in change.when for condition in group)
         do = render_words(change.do, words)
         if do is not None and (holds(change.when, figures) or unknown):

@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from rackhand.contract.watch import GpuSample
 
 DEFAULT_CHUNK = 4096
+EXAMPLE = {"mem-fraction-static": 0.90, "mamba-full-memory-ratio": 1.2}
+"""What advice names as larger values; a server that has one of them already gets no such advice."""
 
 
 def cap_figures(gpu: GpuSample, found: Mapping[str, float]) -> dict[str, float]:
     """What fills the server, and what its cap comes from: slots // slots_each, what was asked, or tokens."""
     more: dict[str, float] = dict(_flag_figures(gpu.flags))
+    if found.get("has_states") == 0:
+        more.pop("slots_each", None)
     cap, running = found.get("cap"), found.get("running")
     if cap and running is not None:
         more |= {"fill": running / cap, "empty": max(0.0, cap - running)}
@@ -53,22 +57,46 @@ def _slots_each(slots: int, cap: int) -> int | None:
     return next((each for each in (5, 4, 3, 1) if slots // each == cap), None)
 
 
+def _whole(flags: Mapping[str, str], name: str) -> int | None:
+    return int(flags[name]) if flags.get(name, "").isdecimal() else None
+
+
+def _share(flags: Mapping[str, str], name: str) -> float:
+    """0 when it isn't given, or isn't a number."""
+    try:
+        return float(flags[name])
+    except (KeyError, ValueError):
+        return 0.0
+
+
+def _largest_graph(flags: Mapping[str, str]) -> int | None:
+    """The most requests that a captured graph was asked to hold."""
+    for end in ("-decode", ""):
+        sizes = [int(size) for size in flags.get(f"cuda-graph-bs{end}", "").split() if size.isdecimal()]
+        if sizes or (most := _whole(flags, f"cuda-graph-max-bs{end}")):
+            return max(sizes) if sizes else most
+    return None
+
+
 def _flag_figures(flags: Mapping[str, str]) -> dict[str, float]:
     """Nothing without flags: then nothing is known of them."""
     if not flags:
         return {}
-    chunk = int(flags.get("chunked-prefill-size", "0")) if flags.get("chunked-prefill-size", "").isdigit() else 0
-    chunk = chunk or DEFAULT_CHUNK
+    chunk = _whole(flags, "chunked-prefill-size") or DEFAULT_CHUNK
     found: dict[str, float] = {
         "bf16_state": float(flags.get("mamba-ssm-dtype", "") == "bfloat16"),
-        "drafts": float("speculative-algorithm" in flags),
         "fp8_kv": float(flags.get("kv-cache-dtype", "").startswith(("fp8", "fp4", "mxfp8", "nvfp4"))),
         "chunk": chunk,
         "two_chunks": 2 * chunk,
         "four_chunks": 4 * chunk,
     }
-    if flags.get("max-running-requests", "").isdigit():
-        found["asked"] = int(flags["max-running-requests"])
+    if asked := _whole(flags, "max-running-requests"):
+        found["asked"] = asked
+    if (drafted := _whole(flags, "speculative-num-draft-tokens")) is not None:
+        found["draft_tokens"] = drafted
+    if graph_max := _largest_graph(flags):
+        found["graph_max"] = graph_max
+    found["past_example"] = float(any(_share(flags, name) >= value for name, value in EXAMPLE.items()))
     strategy = flags.get("mamba-radix-cache-strategy") or flags.get("mamba-scheduler-strategy")
     each = {"no_buffer": 3, "extra_buffer": 5, "extra_buffer_lazy": 4}.get(strategy or "")
     if strategy == "extra_buffer" and "disable-overlap-schedule" in flags:

@@ -12,6 +12,7 @@ from typing import Any
 
 from rackhand.contract.watch import LIVE, GpuSample, JobSample, Sample
 from rackhand.diagnose.caps import cap_figures
+from rackhand.diagnose.present import present
 from rackhand.steady import relative_trend
 
 SETTLED_CHANGE = 0.10
@@ -31,6 +32,8 @@ MEANS = {
     "accept_len": "accept_len", "power_w": "power_w", "pending_tokens": "pending_tokens",
     "temperature_c": "temperature_c",
 }  # fmt: skip
+OF_GPU = frozenset({"util_pct", "thermal", "power_brake", "power_cap", "power_w", "temperature_c", "graph_off"})
+"""Of a server that runs on another device these say nothing."""
 HOST_MEANS = ("cpu_pct", "iowait_pct", "cpu_pressure_pct", "io_pressure_pct")
 STILL_S = 20.0
 """A server whose requests have not moved for this long is not at work, whatever it counts as running."""
@@ -157,6 +160,9 @@ def _own(row: Sequence[tuple[float, GpuSample]]) -> dict[str, float]:
         found["retractions_per_min"] = 60 * found["retractions"] / max(found["seconds"], 10)
     _put_extremes(found, live)
     found["settled"] = float(_is_settled(row))
+    found |= present(gpus)
+    if found.get("on_gpu") == 0:
+        found = {name: value for name, value in found.items() if name not in OF_GPU}
     return found | cap_figures(last, found)
 
 
@@ -233,9 +239,10 @@ def _among_peers(equals: Mapping[int, Mapping[str, float]], gpu: int) -> dict[st
     if not rates:
         return {"peers": 0.0}
     usual = median(rates)
-    beyond = mine["power_cap"] - median([other["power_cap"] for other in peers])
     found = {"peers": float(len(rates)), "peers_tok_s": usual, "rate_of_peers": rate / usual}
-    return found | {"power_cap_beyond_peers": beyond} | ({"peers_gain": usual / rate} if rate else {})
+    if "power_cap" in mine:
+        found["power_cap_beyond_peers"] = mine["power_cap"] - median([other["power_cap"] for other in peers])
+    return found | ({"peers_gain": usual / rate} if rate else {})
 
 
 def _put_mean(found: dict[str, float], name: str, values: Sequence[float | None]) -> None:

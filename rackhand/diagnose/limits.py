@@ -19,6 +19,9 @@ from rackhand.diagnose.rules import (
 _LOAD = "{running:.1f} running of {cap:.0f}, queue {queue:.1f}"
 _AT_FULL_KV = frozenset({"state-bound", "flag-bound", "cap-bound", "prefill-bound", "client-bound", "client-slow"})
 """What says nothing while the KV pool holds requests back."""
+_NO_CPU_PART = "the CPU's part of each step goes away"
+KNOWN = If("samples", ">=", 1)
+"""Always holds: beside it, an unknown figure leaves the advice out."""
 _USAGE = "KV usage {kv:.2f}, mamba usage {mamba:.2f}"
 _KV = "KV usage {kv:.2f}"
 _FP8_KV = Change(
@@ -26,6 +29,7 @@ _FP8_KV = Change(
     "twice the KV tokens",
     f"lower precision: compare outputs first; {RESTART}",
     when=((If("fp8_kv", "<", 1),),),
+    needs=("on_gpu",),
 )
 _CONSERVATIVE = Change(
     "--set schedule-conservativeness=1.3",
@@ -33,10 +37,18 @@ _CONSERVATIVE = Change(
     f"a few requests fewer run at a time; {RESTART}",
 )
 _MORE_KV = Change(
-    "a larger mem-fraction-static, on hybrids a smaller mamba-full-memory-ratio, or a shorter context",
+    "a larger mem-fraction-static, or a shorter context",
     "more KV tokens",
-    f"less memory for activations, fewer state slots, or shorter answers; {RESTART}",
+    f"less memory for activations, or shorter answers; {RESTART}",
 )
+_FEWER_STATES = Change(
+    "a smaller mamba-full-memory-ratio",
+    "more KV tokens from memory of states",
+    f"fewer state slots; {RESTART}",
+    needs=("has_states",),
+)
+_FEWER_DRAFTS = (If("draft_tokens", ">", 2),)
+"""Two are the least: the token itself and one draft."""
 
 MEMORY = (
     Rule(
@@ -45,7 +57,7 @@ MEMORY = (
         sure=((If("retractions_per_min", ">=", 12),),),
         says="requests are thrown out again and again: {retractions:.0f} retractions in {seconds:.0f} s",
         evidence=("{retractions_per_min:.0f} retractions a minute", _KV, _LOAD),
-        changes=(_CONSERVATIVE, _FP8_KV, _MORE_KV),
+        changes=(_CONSERVATIVE, _FP8_KV, _MORE_KV, _FEWER_STATES),
         hides=_AT_FULL_KV | {"kv-bound"},
     ),
     Rule(
@@ -59,7 +71,7 @@ MEMORY = (
         sure=((If("kv", ">=", KV_FULL), If("seconds", ">=", 10)),),
         says="the KV pool is full",
         evidence=(_KV, "{retractions:.0f} retractions in {seconds:.0f} s", _LOAD),
-        changes=(_FP8_KV, _MORE_KV, _CONSERVATIVE),
+        changes=(_FP8_KV, _MORE_KV, _FEWER_STATES, _CONSERVATIVE),
         hides=_AT_FULL_KV,
     ),
 )
@@ -74,11 +86,30 @@ STEPS = (
         changes=(
             Change(
                 "--set cuda-graph-max-bs={cap:.0f}",
-                "the CPU's part of each step goes away",
+                _NO_CPU_PART,
                 f"some hundred MiB for graphs, a longer start; {RESTART}",
+                when=((If("graph_max", "<", "cap"),),),
+                needs=("graphs_on",),
             ),
-            Change("--set disable-cuda-graph=false", "as above", RESTART),
+            Change(
+                "--set disable-cuda-graph=false",
+                _NO_CPU_PART,
+                RESTART,
+                when=((If("has_disable-cuda-graph", ">=", 1),),),
+            ),
+            *(
+                Change(f"--set {flag}=false", _NO_CPU_PART, RESTART, when=((KNOWN, If(f"has_{flag}", ">=", 1)),))
+                for flag in ("disable-decode-cuda-graph", "cuda-graph-backend-decode")
+            ),
+            Change(
+                "look in the server's start-up log for why no graph was captured",
+                "the cause",
+                "nothing",
+                when=((If("graph_max", ">=", "cap"),),),
+                needs=("graphs_on",),
+            ),
         ),
+        needs=("on_gpu",),
     ),
     Rule(
         name="drafts-do-not-pay",
@@ -92,8 +123,9 @@ STEPS = (
                 "each step does less work, and the memory of drafts and intermediate states becomes slots and tokens",
                 RESTART,
             ),
-            Change("fewer draft tokens", "the same in part", RESTART),
+            Change("fewer draft tokens", "the same in part", RESTART, when=(_FEWER_DRAFTS,)),
         ),
+        needs=("drafts",),
     ),
     Rule(
         name="prefill-bound",
@@ -106,8 +138,14 @@ STEPS = (
                 "--set chunked-prefill-size={two_chunks:.0f}",
                 "requests come in faster: at most x{gain:.2f} running",
                 f"more memory for activations, longer pauses of the decoding; {RESTART}",
+                needs=("has_chunks",),
             ),
-            Change("order prompts so that equal beginnings follow each other", "prefix hits", "a new prompts file"),
+            Change(
+                "order prompts so that equal beginnings follow each other",
+                "prefix hits",
+                "a new prompts file",
+                needs=("has_radix",),
+            ),
         ),
     ),
 )
@@ -179,7 +217,7 @@ CAPS = (
                 when=((If("bf16_state", "<", 1),),),
             ),
             Change(
-                "--set mamba-scheduler-strategy=no_buffer",
+                "--set mamba-scheduler-strategy=no_buffer --set disable-overlap-schedule=true",
                 "cap {cap_no_buffer:.0f} instead of {cap:.0f}: x{gain_no_buffer:.2f} running",
                 f"steps without overlap are slower: measure; {RESTART}",
                 when=((If("slots_each", ">", 3), If("drafts", "<", 1)),),
@@ -188,21 +226,38 @@ CAPS = (
                 "a larger mem-fraction-static and mamba-full-memory-ratio, e.g. 0.90 and 1.2",
                 "more slots from memory that KV does not use",
                 f"less memory for activations and KV; {RESTART}",
+                when=((If("past_example", "<", 1),),),
+            ),
+            Change(
+                "a larger mamba-full-memory-ratio",
+                "more slots from memory that KV does not use",
+                f"less memory for KV; {RESTART}",
+                when=((KNOWN, If("past_example", ">=", 1)),),
+            ),
+            Change(
+                "--set disable-radix-cache=true --set max-running-requests={slots:.0f}",
+                "one slot a request",
+                f"no prefix hits; {RESTART}",
+                when=((KNOWN, If("slots_each", ">", 1), If("slots_each", "<=", 3)),),
+                needs=("has_radix",),
             ),
             Change(
                 "--set disable-radix-cache=true --set mamba-scheduler-strategy=no_buffer"
                 " --set max-running-requests={slots:.0f}",
                 "one slot a request",
                 f"no prefix hits; {RESTART}",
-                when=((If("slots_each", ">", 1),),),
+                when=((If("slots_each", ">", 3),),),
+                needs=("has_radix",),
             ),
             Change(
                 "fewer draft tokens",
                 "their intermediate states become slots",
                 f"fewer tokens a step; {RESTART}",
-                when=((If("drafts", ">=", 1),),),
+                when=(_FEWER_DRAFTS,),
+                needs=("drafts",),
             ),
         ),
+        needs=("has_states",),
         hides=frozenset({"cap-bound"}),
     ),
     Rule(

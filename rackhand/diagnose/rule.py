@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,12 +39,14 @@ AnyOf = tuple[tuple[If, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something to try: what to do, the effect to expect, what it costs; words may hold figures as `{cap:.0f}`."""
+    """Something to try: what to do, the effect to expect, what it costs; words may hold figures as `{cap:.0f}`. It is
+    left out where one of its `needs` is not there."""
 
     do: str
     effect: str
     cost: str
     when: AnyOf = ((),)
+    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,8 @@ class Rule:
     """`when` makes the verdict, `sure` makes it certain; `says` and `evidence` are words with figures in them, and
     a line of evidence with an unknown figure is left out. `hides` names the verdicts that it makes meaningless on the
     same GPU, `*` all of them. A `host` rule is asked once for all GPUs, and hides on all of them. An `is_limit` is what
-    a server meets when it gets more requests; only those are looked at for what comes next."""
+    a server meets when it gets more requests; only those are looked at for what comes next. A rule is silent where one
+    of its `needs` (figures of present.py) is known not to be there."""
 
     name: str
     when: AnyOf
@@ -63,10 +66,16 @@ class Rule:
     hides: frozenset[str] = frozenset()
     scope: Literal["gpu", "host"] = "gpu"
     is_limit: bool = False
+    needs: tuple[str, ...] = ()
 
 
 def holds(any_of: AnyOf, figures: Figures) -> bool:
     return any(all(condition.holds(figures) for condition in group) for group in any_of)
+
+
+def is_there(needs: Iterable[str], figures: Figures) -> bool:
+    """False when one of `needs` is known to be missing; of several servers, on any of them."""
+    return all(figures.get(name, 1.0) >= 1 for name in needs)
 
 
 def render_words(words: str, figures: Mapping[str, float | str]) -> str | None:

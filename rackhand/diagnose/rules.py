@@ -155,9 +155,15 @@ HARDWARE = (
         ),
         changes=(
             Change(
-                "./inv restart-servers --gpus {gpus}; if it stays slow: clocks, PCIe width and ECC of nvidia-smi -q",
+                "./inv restart-servers --gpus {gpus}",
                 "up to x{peers_gain:.2f} on this GPU",
                 "the start of one server",
+            ),
+            Change(
+                "if it stays slow: clocks, PCIe width and ECC of nvidia-smi -q",
+                "the rate of its equals",
+                "a look at the machine",
+                needs=("on_gpu",),
             ),
         ),
         hides=frozenset({"client-bound", "client-slow", "state-bound", "flag-bound", "cap-bound"}),

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 TUNING = frozenset((
     "attention-backend", "chunked-prefill-size", "context-length", "cuda-graph-backend-decode", "cuda-graph-bs",
-    "cuda-graph-bs-decode", "cuda-graph-max-bs", "cuda-graph-max-bs-decode", "disable-cuda-graph",
-    "disable-overlap-schedule", "disable-radix-cache", "kv-cache-dtype", "mamba-full-memory-ratio",
-    "mamba-radix-cache-strategy", "mamba-scheduler-strategy", "mamba-ssm-dtype", "max-mamba-cache-size",
-    "max-prefill-tokens", "max-running-requests", "mem-fraction-static", "model-path", "page-size", "quantization",
-    "schedule-conservativeness", "speculative-algorithm", "speculative-eagle-topk", "speculative-num-draft-tokens",
-    "speculative-num-steps", "tp-size",
+    "cuda-graph-bs-decode", "cuda-graph-max-bs", "cuda-graph-max-bs-decode", "device", "disable-cuda-graph",
+    "disable-decode-cuda-graph", "disable-overlap-schedule", "disable-radix-cache", "kv-cache-dtype",
+    "mamba-full-memory-ratio", "mamba-radix-cache-strategy", "mamba-scheduler-strategy", "mamba-ssm-dtype",
+    "max-mamba-cache-size", "max-prefill-tokens", "max-running-requests", "mem-fraction-static", "model-path",
+    "page-size", "quantization", "schedule-conservativeness", "speculative-algorithm", "speculative-eagle-topk",
+    "speculative-num-draft-tokens", "speculative-num-steps", "tp-size",
 ))  # fmt: skip
 
 
