@@ -68,6 +68,7 @@ def verify(output: Path, quality: Quality, emit: Emit | None = None) -> Verified
     if listed.duplicates or listed.bad_lines or listed.torn:
         notes.append(f"{DONE_FILE}: {listed.duplicates} twice, {listed.bad_lines} unreadable, {listed.torn} bytes torn")
     notes += _disagreement(check.seen, rejected, elsewhere, listed.indices, unread=bool(gone))
+    cut = check.take_cut_on_purpose()
     return Verified(
         output=str(output),
         records=len(check.seen),
@@ -82,6 +83,7 @@ def verify(output: Path, quality: Quality, emit: Emit | None = None) -> Verified
         shards=tuple(check.shards),
         problems=tuple([problem for shard in check.shards for problem in shard.problems] + notes),
         running=observe_lock(output),
+        cut_on_purpose=cut,
     )
 
 
@@ -169,6 +171,13 @@ class _Check:
             if len(examples) < _EXAMPLES:
                 examples.append(f"{where}: {fault.detail}")
         return index
+
+    def take_cut_on_purpose(self) -> int:
+        """How many records the length limit was meant to cut; those are faults no more."""
+        if not self._quality.is_cut_on_purpose(self.faults["length"], len(self.seen)):
+            return 0
+        self.examples.pop("length", None)
+        return self.faults.pop("length")
 
     def _sha256(self, path: Path) -> str:
         digest = hashlib.sha256()

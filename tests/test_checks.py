@@ -154,6 +154,32 @@ def test_bad_records_are_counted_by_the_jobs_own_options(tmp_path: Path) -> None
     assert (lenient.faults, Checked("x", lenient).exit_code) == ({"length": 1}, 0)
 
 
+@pytest.mark.parametrize(
+    ("cut", "of", "options", "meant"),
+    [
+        (0, 20, {}, 0),
+        (1, 20, {}, 0),
+        (9, 20, {}, 0),
+        (10, 20, {}, 10),
+        (20, 20, {}, 20),
+        (20, 20, {"reject_length": True}, 0),
+    ],
+)
+def test_answers_cut_by_a_limit_that_was_asked_so_low_are_told_by_their_share(
+    tmp_path: Path, cut: int, of: int, options: dict[str, Any], meant: int
+) -> None:
+    ledger = open_ledger(tmp_path, lambda text: None)
+    rows = [_record(index, finish="length" if index < cut else "stop") for index in range(of)]
+    ledger.commit(Batch(records=rows))
+    ledger.close()
+    found = verify(tmp_path, quality_of(options))
+    assert found.cut_on_purpose == meant
+    assert found.faults == ({"length": cut} if cut and not meant else {})
+    assert set(found.examples) == set(found.faults)
+    assert any("taken as meant" in line for line in verified_lines(found)) == bool(meant)
+    assert Checked("x", found).exit_code == 0
+
+
 JUNK = st.lists(
     st.one_of(
         st.binary(max_size=30),

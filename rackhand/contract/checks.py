@@ -81,7 +81,8 @@ class Verified:
 
     `problems` are of the ledger: indices twice, digests, torn records, `.done_indices` and shards that disagree.
     `mean_tokens` of the output; `rejected` and `failed` are counted in their files. `others` are the job's other
-    outputs that are there; nothing in them was read.
+    outputs that are there; nothing in them was read. `cut_on_purpose` records were cut by a max_tokens meant to
+    cut, by their share; they are no fault.
     """
 
     output: str
@@ -98,4 +99,5 @@ class Verified:
     problems: tuple[str, ...]
     running: int | None = None
     others: tuple[str, ...] = ()
+    cut_on_purpose: int = 0
     event: str = "verified"

@@ -58,6 +58,9 @@ def verified_lines(found: Verified, *, verbose: bool = False) -> Iterable[str]:
             ("ledger", f"{len(found.problems)} problems" if found.problems else "right"),
         ]
     )
+    if found.cut_on_purpose:
+        share = found.cut_on_purpose / found.records
+        yield f"note: max_tokens cut {found.cut_on_purpose} answers ({share:.0%}): taken as meant, not as bad records"
     if found.running is not None:
         yield f"note: a generator (pid {found.running}) works on it; what it wrote meanwhile may be missing"
     yield from (f"note: the job has another output, {other}: ./inv verify --output {other}" for other in found.others)

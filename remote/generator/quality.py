@@ -36,6 +36,8 @@ _ADVICE = {
     "must_not": "change the sampling, or the pattern in must_not",
     "script": "change the sampling, or set script or script_share below {script_share:g}",
 }
+CUT_ON_PURPOSE = 0.5
+"""From this share of answers cut by the length limit on, the limit is what was wanted."""
 MENDED = "U+FFFD stands for what is no character"
 _HOW = "options stand in the job's quality in the inventory, or in --quality JSON"
 
@@ -115,6 +117,11 @@ class Quality:
     def within(self, max_tokens: int) -> Quality:
         """For answers that can't have more tokens: where all would be short, none is."""
         return self if max_tokens >= self.min_tokens else replace(self, min_tokens=0)
+
+    def is_cut_on_purpose(self, cut: int, of: int) -> bool:
+        """Whether max_tokens was asked so low that answers are meant to be cut: no single one tells, their share does.
+        Of answers, `cut` by the length limit among the `of` that came."""
+        return not self.reject_length and cut > 0 and cut >= CUT_ON_PURPOSE * of
 
     def advice(self, reason: str) -> str:
         """What to change when many completions are rejected for this."""
