@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rackhand.command import Argv
 from rackhand.contract import from_json
@@ -53,6 +53,18 @@ class Facts:
     servers: ServersState = field(default_factory=ServersState)
     jobs: tuple[JobState, ...] = ()
     panes: Mapping[str, Pane] = field(default_factory=dict)
+
+
+def with_known(facts: Facts, known: Facts) -> Facts:
+    """`facts` of a look that asked for neither GPUs nor modules: those of `known`."""
+    return replace(
+        facts,
+        interpreter=known.interpreter,
+        gpus=known.gpus,
+        gpus_problem=known.gpus_problem,
+        gpus_lost=known.gpus_lost,
+        gpus_notes=known.gpus_notes,
+    )
 
 
 def parse_facts(where: str, reply: ObserveReply) -> Facts:

@@ -11,7 +11,7 @@ from rackhand.contract import from_json, to_json
 from rackhand.contract.files import FASTER, MODULES, ObserveReply, ObserveRequest, Upload
 from rackhand.contract.servers import FlagFacts, ProbeRequest
 from rackhand.errors import TransportError
-from rackhand.facts import GPU_QUERY, Facts, parse_facts
+from rackhand.facts import GPU_QUERY, Facts, parse_facts, with_known
 from rackhand.inventory import Host
 
 DEADLINE_S = 120.0
@@ -29,10 +29,12 @@ def observe(
     commands: Mapping[str, Argv] | None = None,
     servers: bool = False,
     outputs: Sequence[str] = (),
+    known: Facts | None = None,
 ) -> Facts:
     """One look at `host`: `files` are looked at (`texts`: small ones whole), as are `servers` and jobs' `outputs`.
 
-    Raises what Session.call raises. The GPUs are always asked for.
+    Raises what Session.call raises. The GPUs and the interpreter's modules are always asked for, which takes a second:
+    unless they are `known` from a look just before, and nothing has been done to them since.
     """
     request = ObserveRequest(
         home=host.home,
@@ -42,8 +44,8 @@ def observe(
         uploads=dict(uploads or {}),
         source=host.env.source,
         python=host.python,
-        modules=(*MODULES, *FASTER),
-        commands={"gpus": GPU_QUERY, **(commands or {})},
+        modules=() if known else (*MODULES, *FASTER),
+        commands={**({} if known else {"gpus": GPU_QUERY}), **(commands or {})},
         servers=servers,
         outputs=tuple(outputs),
     )
@@ -51,9 +53,10 @@ def observe(
     options: dict[str, Any] = {"python": host.python, "deadline_s": limit_s, "silence_s": limit_s}
     answer = session.call_once("observe", to_json(request), **options)
     try:
-        return parse_facts(host.where, from_json(ObserveReply, answer))
+        facts = parse_facts(host.where, from_json(ObserveReply, answer))
     except ValueError as error:
         raise TransportError("an answer of another shape", where=host.where, detail=str(error)) from error
+    return with_known(facts, known) if known else facts
 
 
 def observe_flags(session: Session, host: Host, pythons: Sequence[str]) -> dict[str, FlagFacts]:

@@ -91,8 +91,8 @@ def _deploy_host(task: Task, jobs: Sequence[Job], choice: Choice) -> None:
     here = [job for job in jobs if job.upload is not None and job.upload.is_file()]
     uploads = local_uploads(here)
 
-    def look(*, texts: bool) -> Facts:
-        return observe(task.session, host, files=own_paths(host), texts=texts, uploads=_asked(uploads))
+    def look(*, texts: bool = False, known: Facts | None = None) -> Facts:
+        return observe(task.session, host, files=own_paths(host), texts=texts, uploads=_asked(uploads), known=known)
 
     facts = _look_or_start(task, choice, lambda: look(texts=choice.dry_run))
     check_listed(host, facts)
@@ -108,7 +108,7 @@ def _deploy_host(task: Task, jobs: Sequence[Job], choice: Choice) -> None:
         for action in actions:
             task.outcomes.extend(apply(action, Place(host, task.session, task.say)))
         if actions:
-            facts = look(texts=False)
+            facts = look(known=None if any(action.venv for action in actions) else facts)
             _check_done(host, facts, plan_deploy(host, facts, files, _hashed(uploads, facts)))
     if not actions:
         task.add("nothing to do", "unchanged")
