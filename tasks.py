@@ -247,6 +247,7 @@ def tail_metrics(
                 interval_s=interval,
                 past_s=PAST_S,
                 since=keep.newest,
+                note=keep.note,
             )
         if any(row.failed for row in report.rows):
             out.report(report)

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 
 from rackhand.agent import Event, Session
 from rackhand.contract import from_json, to_json
 from rackhand.contract.watch import NOTE, Sample, WatchRequest
-from rackhand.errors import AuthError, HostKeyError, NotRunningError, TransportError
+from rackhand.errors import (
+    AuthError,
+    HostKeyError,
+    PreconditionError,
+    RackhandError,
+    RemoteError,
+    StoppedError,
+    TransportError,
+)
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
-LASTING = (AuthError, HostKeyError, NotRunningError)
-"""What no waiting mends."""
+BREAKS = (TransportError, PreconditionError, RemoteError)
+"""After a road has stood all of these pass by themselves: while a machine boots its logins are refused, its containers
+unknown and its disks not there."""
+
+Note = Callable[[float, str, str], None]
+"""What happened to the road: the container's Unix seconds as far as known, `connection` or `container`, words."""
 
 
 def follow_samples(
@@ -25,15 +38,18 @@ def follow_samples(
     python: str | None,
     say: Callable[[str], None],
     stop: threading.Event,
+    note: Note = lambda _time, _kind, _text: None,
+    patient: bool = False,
 ) -> Generator[Sample, None, None]:
     """Samples as they come, until `stop` is set; exactly one with `request.once`.
 
-    A road that never stood raises at once. One that stood and broke is taken up again, after pauses that `say` tells
-    of; what only a person can mend (a key, a stopped container ...) raises. `stop` ends the far process in a second.
-    With a past asked for, samples rebuilt from the logs come first, and after a break those of the time between: in
-    order of time, none of them twice.
+    A road that never stood raises at once; with `patient` it is waited for like one that stood and broke: again and
+    again, after growing pauses that `say` tells of, whatever it is that broke; only a changed host key raises.
+    `stop` ends the far process in a second. With a past asked for, samples rebuilt from the logs come first, and after
+    a break those of the time between: in order of time, none of them twice.
     """
-    stood, pause_s, last = False, FIRST_PAUSE_S, request.since
+    stood, last = False, request.since
+    wait = _Wait(say, note)
     while not stop.is_set():
         try:
             road = _follow_once(session, _asking(request, last, again=stood), python=python, say=say, stop=stop)
@@ -41,23 +57,65 @@ def follow_samples(
                 for sample in samples:
                     if stop.is_set():
                         return
-                    if stood and pause_s > FIRST_PAUSE_S:
-                        say("the road is back")
-                    stood, pause_s, last = True, FIRST_PAUSE_S, sample.time
+                    wait.end(sample.time)
+                    stood, last = True, sample.time
                     yield sample
                     if request.once:
                         return
-        except TransportError as error:
-            if isinstance(error, LASTING) or ((not stood or request.once) and not stop.is_set()):
+        except BREAKS as error:
+            if not stop.is_set() and (request.once or not _passes(error, stood=stood, patient=patient)):
                 raise
-            why = f"the road broke: {error.what}"
+            kind, why = ("container", error.what) if isinstance(error, StoppedError) else ("connection", "")
+            why = why or f"connection lost: {error.what}"
         else:
-            why = "the watch ended by itself"
+            kind, why = "connection", "connection lost: the watch ended by itself"
         if stop.is_set() or request.once:
             return
-        say(f"{why}; again in {pause_s:.0f} s")
-        stop.wait(pause_s)
-        pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
+        stop.wait(wait.begin(kind, why))
+
+
+def _passes(error: RackhandError, *, stood: bool, patient: bool) -> bool:
+    if isinstance(error, HostKeyError):
+        return False
+    return stood or (patient and isinstance(error, TransportError) and not isinstance(error, AuthError))
+
+
+class _Wait:
+    """The pauses of one break after the other, and what is said of them: each reason once, each longer pause."""
+
+    def __init__(self, say: Callable[[str], None], note: Note) -> None:
+        self._say, self._note = say, note
+        self._pause_s = FIRST_PAUSE_S
+        self._said: tuple[str, float] | None = None
+        self._why = ""
+        self._began = 0.0
+        self._seen: tuple[float, float] | None = None
+
+    def begin(self, kind: str, why: str) -> float:
+        """Seconds to wait before the next try."""
+        pause_s = self._pause_s
+        self._began = self._began or time.monotonic()
+        if (why, pause_s) != self._said:
+            often = "every" if pause_s >= LONGEST_PAUSE_S else "in"
+            self._say(f"{why}, retrying {often} {pause_s:.0f} s")
+        if why != self._why:
+            self._note(self._container_time(), kind, why)
+        self._said, self._why = (why, pause_s), why
+        self._pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
+        return pause_s
+
+    def end(self, sample_time: float) -> None:
+        """A sample came."""
+        if self._why:
+            text = f"connection back after {time.monotonic() - self._began:.0f} s"
+            self._say(text)
+            self._note(self._container_time(), "connection", text)
+        self._pause_s, self._said, self._why, self._began = FIRST_PAUSE_S, None, "", 0.0
+        self._seen = (sample_time, time.monotonic())
+
+    def _container_time(self) -> float:
+        """Its clock went on meanwhile; this machine's stands in for one that was never seen."""
+        return time.time() if self._seen is None else self._seen[0] + time.monotonic() - self._seen[1]
 
 
 def _asking(request: WatchRequest, last: float | None, *, again: bool) -> WatchRequest:

@@ -81,7 +81,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """`kind`: verdict, state, run, gap, rebuilt, clock or comparison; history adds job."""
+    """`kind`: verdict, state, run, gap, rebuilt, clock, comparison, connection or container; history adds job."""
 
     time: float
     host: str

@@ -142,8 +142,9 @@ def _ended(index: int, own: OwnServer | None, used: int | None, total: int | Non
     """A wish doesn't count: a server that failed at its start is wished stopped, so that nothing is sent there."""
     if own is None:
         return GpuStatus(index, "empty", memory_used_mib=used, memory_total_mib=total)
-    status = None if own.record.asked else own.record.exit_status
-    state: GpuState = "stopped" if own.record.asked else "dead"
+    was_asked = own.record.asked and not own.cause
+    status = None if was_asked else own.record.exit_status
+    state: GpuState = "stopped" if was_asked else "dead"
     return GpuStatus(index, state, memory_used_mib=used, memory_total_mib=total, exit_status=status, cause=own.cause)
 
 

@@ -41,7 +41,13 @@ def container_started() -> float | None:
     ticks = start_ticks(1)
     if ticks is None:
         return None
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+    return machine_started() + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def machine_started() -> float:
+    """Unix seconds by this machine's clock. The system call tells it in a container too, where lxcfs makes files of
+    /proc tell the container's own."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def oom_kills() -> int | None:

@@ -14,7 +14,18 @@ from rackhand.agent import Session
 from rackhand.command import Argv, Completed
 from rackhand.contract import from_json, wire
 from rackhand.contract.watch import Sample, WatchRequest
-from rackhand.errors import AuthError, RackhandError, TransportError, UnreachableError
+from rackhand.errors import (
+    AuthError,
+    DeadlineError,
+    HostKeyError,
+    NotRunningError,
+    PreconditionError,
+    RackhandError,
+    RemoteError,
+    StoppedError,
+    TransportError,
+    UnreachableError,
+)
 from rackhand.follow import follow_samples
 from rackhand.transport import Limits, Stdin
 from rackhand.transport.local import Local
@@ -75,9 +86,9 @@ def test_a_road_that_breaks_is_taken_up_again_and_both_are_said() -> None:
     seqs, said = followed(Scripted((3, cut), (0, cut), (2, None), (9, None)), 5)
     assert seqs == [0, 1, 2, 0, 1]
     assert said[0] == "call 1", "a note is for people"
-    assert said[1].startswith("the road broke: the connection was cut; again in ")
-    assert said[3].startswith("the road broke")
-    assert said[5] == "the road is back"
+    assert said[1].startswith("connection lost: the connection was cut, retrying in ")
+    assert said[3].startswith("connection lost")
+    assert said[5].startswith("connection back after ")
 
 
 def test_after_a_break_the_past_since_the_last_sample_is_asked_for_where_a_past_was_wanted() -> None:
@@ -98,9 +109,73 @@ def test_a_road_that_never_stood_raises_at_once() -> None:
         followed(Scripted((0, UnreachableError("no route"))), 1)
 
 
-def test_what_only_a_person_can_mend_raises_even_later() -> None:
+STOPPED = StoppedError("the container is stopped")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        STOPPED,
+        NotRunningError("watch was killed"),
+        AuthError("refused while the machine boots"),
+        PreconditionError("no container 200 here"),
+        RemoteError("Input/output error"),
+        DeadlineError("no sign of life"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_whatever_a_reboot_brings_is_waited_out_and_noted(error: RackhandError) -> None:
+    noted: list[tuple[str, str]] = []
+    road = Scripted((2, UnreachableError("cut")), (0, error), (0, error), (1, None))
+    samples = follow_samples(
+        Session(road),
+        WatchRequest("/h"),
+        python=None,
+        say=lambda _: None,
+        stop=threading.Event(),
+        note=lambda _time, kind, text: noted.append((kind, text)),
+    )
+    assert [sample.seq for sample in islice(samples, 3)] == [0, 1, 0]
+    kind = "container" if error is STOPPED else "connection"
+    why = error.what if error is STOPPED else f"connection lost: {error.what}"
+    assert noted[:2] == [("connection", "connection lost: cut"), (kind, why)]
+    assert noted[2][1].startswith("connection back after ")
+    assert len(noted) == 3, "each reason once"
+
+
+def test_a_changed_host_key_is_never_waited_out() -> None:
+    with pytest.raises(HostKeyError):
+        followed(Scripted((1, UnreachableError("cut")), (0, HostKeyError("CHANGED"))), 5)
+
+
+@pytest.mark.parametrize("error", [UnreachableError("no route"), STOPPED], ids=["down", "stopped"])
+def test_a_patient_follower_waits_for_a_road_that_never_stood(error: RackhandError) -> None:
+    road = Scripted((0, error), (1, None))
+    say: Callable[[str], None] = lambda _: None  # noqa: E731
+    follow = follow_samples(
+        Session(road), WatchRequest("/h"), python=None, say=say, stop=threading.Event(), patient=True
+    )
+    assert next(follow).seq == 0
+    refused = follow_samples(
+        Session(Scripted((0, AuthError("refused")))),
+        WatchRequest("/h"),
+        python=None,
+        say=say,
+        stop=threading.Event(),
+        patient=True,
+    )
     with pytest.raises(AuthError):
-        followed(Scripted((1, UnreachableError("cut")), (0, AuthError("refused"))), 5)
+        next(refused)
+
+
+def test_pauses_grow_to_a_limit_and_each_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "FIRST_PAUSE_S", 1.0)
+    said: list[str] = []
+    wait = follow._Wait(said.append, lambda *_: None)
+    pauses = [wait.begin("connection", "connection lost: cut") for _ in range(9)]
+    assert pauses == [1, 2, 4, 8, 16, 30, 30, 30, 30]
+    assert said[2] == "connection lost: cut, retrying in 4 s"
+    assert said[5:] == ["connection lost: cut, retrying every 30 s"]
 
 
 def test_once_takes_one_sample_and_does_not_try_again() -> None:

@@ -163,6 +163,32 @@ def test_a_run_ends_when_flags_or_the_generator_change_and_a_gap_is_told(tmp_pat
     assert said == []
 
 
+def test_a_restart_of_the_container_and_a_reboot_are_told_apart_with_what_became_of_the_servers(
+    tmp_path: Path,
+) -> None:
+    def booted(at: float, boot: str, state: str = "running", cause: str = "", machine: float = 9.0) -> Sample:
+        one = sample(at, state=state)
+        gpus = tuple(replace(gpu, cause=cause) for gpu in one.gpus)
+        return replace(one, gpus=gpus, host=replace(one.host, boot=boot, started=at - 1, machine_started=machine))
+
+    gone = "it ended with the container, which was stopped while it ran"
+    samples = [
+        booted(100.0, "a/7"),
+        booted(102.0, "a/7"),
+        booted(104.0, "a/900", "dead", gone),
+        booted(106.0, "a/900", "stopped"),
+        booted(208.0, "b/7", "stopped", machine=150.0),
+    ]
+    recorded(tmp_path, samples, [])
+    told = history(FLEET, {"XDG_STATE_HOME": str(tmp_path)}, "expansion")
+    texts = [(event.kind, event.text.partition("; up since")[0]) for event in told.events]
+    assert ("container", "the container was stopped and started again") in texts
+    assert ("state", f"running -> dead: {gone}") in texts
+    assert ("state", "dead -> stopped") in texts
+    assert ("container", "the machine was rebooted") in texts
+    assert [kind for kind, _ in texts].count("container") == 2
+
+
 def rebuilt(at: float, state: str = "running") -> Sample:
     gpus = tuple(GpuSample(n, state=state, running=32, tok_s=670.0, tok_s_source="log") for n in range(2))  # type: ignore[arg-type]
     return Sample(at, -1, gpus, rebuilt=True)

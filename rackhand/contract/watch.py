@@ -130,7 +130,9 @@ class HostSample:
     """The container's CPUs and disks. `cpu_pct` and `iowait_pct` are shares of all its CPUs since the last sample;
     the pressures say for how much of the last 10 s some work waited for a CPU, and all work for I/O;
     `disk_free_gib` is the least of the workspace and the jobs' outputs; `xids` are the driver's fault lines of the
-    kernel log since the watch began, where that can be read, as `79 PCI:0000:01:00`."""
+    kernel log since the watch began, where that can be read, as `79 PCI:0000:01:00`.
+    `boot` names this run of the container: it changes with each start; `started` is when that was, `machine_started`
+    when the machine's kernel was, Unix seconds."""
 
     cpu_pct: float | None = None
     iowait_pct: float | None = None
@@ -138,6 +140,9 @@ class HostSample:
     io_pressure_pct: float | None = None
     disk_free_gib: float | None = None
     xids: tuple[str, ...] = ()
+    boot: str = ""
+    started: float | None = None
+    machine_started: float | None = None
 
 
 @dataclass(frozen=True)

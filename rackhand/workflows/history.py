@@ -58,6 +58,8 @@ def record(
             interval_s=interval_s,
             past_s=PAST_S,
             since=recorder.newest,
+            note=recorder.note,
+            patient=True,
         )
     finally:
         recorder.close()

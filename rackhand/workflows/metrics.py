@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from rackhand.contract.watch import LONGEST_PAST_S, Sample, WatchedJob, WatchedServer, WatchRequest
 from rackhand.errors import UsageError
@@ -42,10 +43,13 @@ def tail_metrics(
     interval_s: float = 2.0,
     past_s: float = 0.0,
     since: Callable[[Host], float | None] | None = None,
+    note: Callable[[Host, float, str, str], None] = lambda _host, _time, _kind, _text: None,
+    patient: bool = False,
     roads: Roads | None = None,
 ) -> Report:
     """`show` each sample of each host; with `once` one of each, otherwise until Ctrl-C (the report's exit code is
-    then 130). One channel and one process a host. A broken road is taken up again.
+    then 130). One channel and one process a host. A broken road is taken up again, after whatever broke it, and `note`
+    is told; with `patient` also one that never stood.
 
     With `past_s`, samples rebuilt from the servers' logs come before those of now: of the last `past_s` seconds, and
     of all time after what `since` says (the host's Unix seconds); after a broken road those of the time between.
@@ -63,7 +67,15 @@ def tail_metrics(
             away_s = 0.0 if newest is None else min(LONGEST_PAST_S, time.time() - newest)
             if away_s > 2 * past_s:
                 task.say(f"reading the last {duration(away_s / 3600)} back from the servers' logs")
-        for sample in follow_samples(task.session, request, python=task.host.python, say=task.say, stop=stop):
+        for sample in follow_samples(
+            task.session,
+            request,
+            python=task.host.python,
+            say=task.say,
+            stop=stop,
+            note=partial(note, task.host),
+            patient=patient,
+        ):
             show(task.host, sample)
 
     try:

@@ -14,7 +14,7 @@ from rackhand.errors import RackhandError
 from rackhand.inventory import Fleet, Host
 from rackhand.masked import shown_inventory
 from rackhand.place import COMMAND
-from rackhand.recording import Recording, recording_file, recordings_dir
+from rackhand.recording import Happening, Recording, recording_file, recordings_dir
 from rackhand.workflows.track import Say, Track
 
 AGAIN_S = 60.0
@@ -48,6 +48,13 @@ class Recorder:
             if track is not None and not self._is_taken(track, sample):
                 track.recording.close()
                 tracks[name] = None
+
+    def note(self, host: Host, time: float, kind: str, text: str) -> None:
+        """Something that no sample tells: the road, or a container that is stopped."""
+        for track in self._tracks(host).values():
+            if track is not None:
+                with suppress(RackhandError, sqlite3.Error):
+                    track.recording.put_event(Happening(time, host.where, None, kind, text, {}))
 
     def newest(self, host: Host) -> float | None:
         """Until when all histories of the host go, its Unix seconds; None while one is empty, or none is written."""

@@ -20,7 +20,7 @@ from rackhand.workflows.record import open_recording
 
 MOST_SAMPLES = 40_000
 """Of longer histories every second, third ... sample is read."""
-KINDS = {"verdict": "diagnosis", "comparison": "comparison", "gap": "gap"}
+KINDS = {"verdict": "diagnosis", "comparison": "comparison", "gap": "gap", "connection": "gap", "container": "trouble"}
 """A history's events → a page's marks; the others show in the samples themselves."""
 
 

@@ -11,7 +11,7 @@ from rackhand.compare import COMPARED_S, STEADY_WINDOW_S, RunComparison, compare
 from rackhand.contract.watch import Sample
 from rackhand.diagnose import WINDOW_S, diagnose
 from rackhand.recording import Happening, Recording, Run
-from rackhand.render.verdicts import compared_line, job_at_work, verdict_line
+from rackhand.render.verdicts import compared_line, job_at_work, verdict_line, when
 
 KEPT_S = 300.0
 LOOK_EVERY_S = 10.0
@@ -68,6 +68,9 @@ class Track:
     rebuilt: list[float] = field(default_factory=list)
     has_orphans: bool = False
     away_since: float | None = None
+    boot: str = ""
+    booted_at: float = 0.0
+    """When that was seen last."""
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=4096))
 
     def take(self, sample: Sample) -> None:
@@ -87,6 +90,7 @@ class Track:
         self.samples.append(sample)
         while self.samples[0].time < sample.time - KEPT_S:
             self.samples.popleft()
+        self._note_boot(sample)
         self._note_states(sample)
         if sample.rebuilt:
             self.rebuilt.append(sample.time)
@@ -144,6 +148,18 @@ class Track:
             return True
         self.away_since = sample.time if self.away_since is None else self.away_since
         return sample.time - self.away_since >= AWAY_S
+
+    def _note_boot(self, sample: Sample) -> None:
+        """Before the states that it explains. Rebuilt samples don't know it."""
+        host = sample.host
+        if self.boot and host.boot and self.boot != host.boot:
+            # Whoever started after it was last seen was restarted: that holds however long nobody looked.
+            is_machine = host.machine_started is not None and host.machine_started > self.booted_at - CLOCK_S
+            what = "the machine was rebooted" if is_machine else "the container was stopped and started again"
+            up = "" if host.started is None else f"; up since {when(host.started)}"
+            self._happened(sample, "container", what + up, {"reboot": is_machine, "started": host.started})
+        if host.boot:
+            self.boot, self.booted_at = host.boot, sample.time
 
     def _note_states(self, sample: Sample) -> None:
         for gpu in sample.gpus:

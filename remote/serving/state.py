@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 from rackhand.contract import from_json
 from rackhand.contract.servers import (
+    ACTIVE,
     Load,
     OwnServer,
     Process,
@@ -31,7 +33,8 @@ LOAD_TIMEOUT_S = 3.0
 def observe_servers(home: str, *, engine_name: str = "sglang") -> ServersState:
     """Everything in one look; a server that doesn't answer within LOAD_TIMEOUT_S has no load."""
     base, kind = Path(home), engine(engine_name)
-    own = [_own(record) for record in read_records(base)]
+    wishes = read_wishes(base)
+    own = [_own(record, wish_of(wishes, record.port)) for record in read_records(base)]
     if own:
         key = read_api_key(Path(secrets_dir(home)))
         with ThreadPoolExecutor(len(own)) as pool:
@@ -42,7 +45,7 @@ def observe_servers(home: str, *, engine_name: str = "sglang") -> ServersState:
         own=tuple(own),
         strays=find_strays(kind, ours),
         baseline_mib=Baselines(base).read(),
-        wishes=read_wishes(base),
+        wishes=wishes,
         turns=observe_turns(base),
     )
 
@@ -105,22 +108,31 @@ def observe_load(kind: Engine, server: OwnServer, key: str | None) -> Load | Non
     return None
 
 
-def _own(record: ServerRecord) -> OwnServer:
+def _own(record: ServerRecord, wish: str) -> OwnServer:
     living = living_of(record)
     alive = any(p.pid == record.pid for p in living)
-    return OwnServer(record, alive, living, cause="" if alive else cause_of(record))
+    return OwnServer(record, alive, living, cause="" if alive else cause_of(record, wish))
 
 
-def cause_of(record: ServerRecord) -> str:
-    """Why a server that is gone ended; "" when it was asked to."""
-    if record.asked or record.cause:
-        return "" if record.asked else record.cause
-    if record.exit_status is not None:
-        return f"it ended with status {record.exit_status}"
+def cause_of(record: ServerRecord, wish: str) -> str:
+    """Why a server that is gone ended; "" when it was asked to.
+
+    A container that stops asks everything in it to end: that is told from a stop by hand by the wish, which is still
+    active, and by the container's start, which came later.
+    """
     started = processes.container_started()
-    if started is not None and started > record.started:
+    if wish == ACTIVE and started is not None and started > (record.ended or record.started):
         return "it ended with the container, which was stopped while it ran"
+    if record.asked:
+        return ""
+    if record.cause or record.exit_status is not None:
+        return record.cause or f"it ended with status {record.exit_status}"
     return "it and its supervisor were killed"
+
+
+def wish_of(wishes: Mapping[str, str], port: int) -> str:
+    """A server that nobody named is wanted."""
+    return wishes.get(f"http://127.0.0.1:{port}", ACTIVE)
 
 
 def _has_foreign_parent(pid: int, foreign: dict[int, tuple[str, ...]]) -> bool:

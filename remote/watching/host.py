@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rackhand.contract.watch import HostSample
+from remote import processes
 
 XID = re.compile(r"NVRM: Xid \((PCI:[0-9a-fA-F:.]+)\): (\d+)")
 MOST_XIDS = 20
@@ -22,6 +23,7 @@ class HostWatch:
         self._directories, self._root = directories, root
         self._ticks = self._read_ticks()
         self._xids: list[str] = []
+        self._boot = self._read_boot()
         self._kernel_log = _open_at_end(root / "dev/kmsg")
 
     def close(self) -> None:
@@ -33,6 +35,7 @@ class HostWatch:
         before, self._ticks = self._ticks, self._read_ticks()
         cpu_pct, iowait_pct = shares(before, self._ticks)
         self._read_kernel_log()
+        started = processes.container_started()
         return HostSample(
             cpu_pct=cpu_pct,
             iowait_pct=iowait_pct,
@@ -40,7 +43,18 @@ class HostWatch:
             io_pressure_pct=self._pressure("io", "full"),
             disk_free_gib=self._free_gib(),
             xids=tuple(self._xids),
+            boot=self._boot,
+            started=None if started is None else round(started, 1),
+            machine_started=round(processes.machine_started(), 1),
         )
+
+    def _read_boot(self) -> str:
+        """LXC gives a container a boot_id of its own at each start."""
+        try:
+            boot = (self._root / "proc/sys/kernel/random/boot_id").read_text().strip()
+        except OSError:
+            boot = ""
+        return f"{boot}/{processes.start_ticks(1)}"
 
     def _read_ticks(self) -> tuple[int, ...]:
         try:

@@ -63,6 +63,8 @@ class WatchedGpu:
         log, read = self._log, self.endpoints.reading()
         running = _first(read.running, log.total("#running-req"))
         state = self._state(record, wish, running)
+        cause = self._cause(wish) if state in ("dead", "stopped") else ""
+        state = "dead" if cause else state
         live = state in LIVE
         rate, source = self._rate(running) if live else (None, "")
         idle = running == 0 and not _is_younger(log.decode_at, STILL_S)
@@ -92,12 +94,12 @@ class WatchedGpu:
             kv_tokens=log.total("#full token", "#token") if live else None,
             decoded_tokens=read.decoded_tokens if live else None,
             prefill_share=_round(log.prefill_share(), 4) if live and not idle else None,
-            cause=self._cause() if state == "dead" else "",
+            cause=cause,
         )
 
-    def _cause(self) -> str:
+    def _cause(self, wish: str) -> str:
         record = read_record(self._record_path)
-        return "" if record is None else cause_of(record)
+        return "" if record is None else cause_of(record, wish)
 
     def begin_past(self, since: float) -> float | None:
         """Read the log again from `since` on. When the past begins that could be read, if that is later."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -18,23 +17,25 @@ from remote import processes
 from remote.serving.turns import observe_turns
 from tests.remote_servers.site import Site, await_true
 from tests.remote_servers.test_servers_verb import FLAGS, facts, restart
+from tests.spoken import heard
 
 pytestmark = pytest.mark.lab
 REDO = "./inv restart-servers --hosts site --gpus {gpus}"
 
 
-def begin(site: Site, *, at_once: int = 1) -> subprocess.Popen[str]:
+def begin(site: Site, *, at_once: int = 1) -> subprocess.Popen[bytes]:
     plan = plan_restart(site.host, facts(site), [site.server(0), site.server(1)], FLAGS)
     return site.call("servers", ServersRequest(str(site.home), plan.orders, site.secrets, at_once, redo=REDO))
 
 
-def events_until(process: subprocess.Popen[str], true: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
+def events_until(process: subprocess.Popen[bytes], true: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
     assert process.stdout is not None
     seen = []
-    for line in process.stdout:
-        seen.append(json.loads(line))
-        if true(seen[-1]):
-            return seen
+    for event in map(heard, process.stdout):
+        if event is not None:
+            seen.append(event)
+            if true(event):
+                return seen
     raise AssertionError(seen)
 
 
