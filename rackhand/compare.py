@@ -7,10 +7,11 @@ shorter one has. Intervals: bootstrap over blocks of BLOCK_S (samples of one blo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean
+from typing import Any
 
 from rackhand.contract.watch import Sample
 from rackhand.steady import completed_of, relative_change, total_of
@@ -26,6 +27,9 @@ RESAMPLES = 1000
 SEED = 20260
 CONFIDENCE = 0.95
 
+BEYOND = "tok/s, changed over unchanged"
+Flags = Mapping[str, Mapping[str, str]]
+"""By GPU, a run's; the cap is among them."""
 Block = Sequence[Sample]
 Part = tuple[float, float]
 """What one block adds to numerator and denominator."""
@@ -49,12 +53,26 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class Split:
+    """Where some GPUs have changed and others haven't: the figures of both over the same windows. `changed_lines` and
+    `other_lines` have the same names. `beyond`: the change of the first over that of the second, so that what has
+    changed for all (prompts, load) is out of it."""
+
+    changed: tuple[int, ...]
+    others: tuple[int, ...]
+    changed_lines: tuple[Line, ...]
+    other_lines: tuple[Line, ...]
+    beyond: Line
+
+
+@dataclass(frozen=True, slots=True)
 class RunComparison:
     """`seconds` and `blocks` of each window; too short to say anything when `blocks` is below LEAST_BLOCKS."""
 
     seconds: float
     blocks: int
     lines: tuple[Line, ...]
+    split: Split | None = None
 
     def line(self, name: str) -> Line:
         return next(line for line in self.lines if line.name == name)
@@ -78,8 +96,22 @@ def steady_stretch(samples: Sequence[Sample], *, window_s: float = STEADY_WINDOW
     return samples[best[0] : best[1]]
 
 
-def compare(a: Sequence[Sample], b: Sequence[Sample], *, window_s: float = STEADY_WINDOW_S) -> RunComparison:
-    """`a` and `b` are the samples of one run each, in order of time."""
+def changed_gpus(a: Flags, b: Flags) -> tuple[int, ...]:
+    """The GPUs of both runs whose flags or cap differ; empty when all do, for then nothing stands beside them."""
+    both = a.keys() & b.keys()
+    changed = sorted(int(gpu) for gpu in both if a[gpu] != b[gpu])
+    return tuple(changed) if len(changed) < len(both) else ()
+
+
+def compare(
+    a: Sequence[Sample],
+    b: Sequence[Sample],
+    *,
+    changed: Sequence[int] = (),
+    window_s: float = STEADY_WINDOW_S,
+) -> RunComparison:
+    """`a` and `b` are the samples of one run each, in order of time; `changed` the GPUs that have changed
+    between them, where others haven't."""
     steady = [steady_stretch(run, window_s=window_s) for run in (a, b)]
     seconds = min((run[-1].time - run[0].time if run else 0.0) for run in steady)
     windows = [[s for s in run if s.time >= run[-1].time - seconds] for run in steady]
@@ -88,7 +120,35 @@ def compare(a: Sequence[Sample], b: Sequence[Sample], *, window_s: float = STEAD
     for share, name in ((0.9, "tok/s per GPU p90"), (0.1, "tok/s per GPU p10")):
         lines.insert(2, Line(name, *(_percentile(_rates(window), share) for window in windows)))
     lines.append(Line("ETA h", *(_eta(window) for window in windows)))
-    return RunComparison(seconds, min(len(blocks_a), len(blocks_b)), tuple(lines))
+    split = _split(blocks_a, blocks_b, changed) if changed else None
+    return RunComparison(seconds, min(len(blocks_a), len(blocks_b)), tuple(lines), split)
+
+
+def _split(a: Sequence[Block], b: Sequence[Block], changed: Sequence[int]) -> Split | None:
+    """None when no other GPU is in both runs."""
+    seen = [{gpu.gpu for block in blocks for sample in block for gpu in sample.gpus} for blocks in (a, b)]
+    groups = (set(changed) & seen[0] & seen[1], (seen[0] & seen[1]) - set(changed))
+    if not all(groups):
+        return None
+    parts = [[[_only(block, group) for block in blocks] for blocks in (a, b)] for group in groups]
+    lines = [tuple(_line(name, part, *both) for name, part in PER_GPU) for both in parts]
+    beyond = _beyond([[found for block in one if (found := _TOK_S(block))] for both in parts for one in both])
+    return Split(tuple(sorted(groups[0])), tuple(sorted(groups[1])), lines[0], lines[1], beyond)
+
+
+def _only(block: Block, gpus: Collection[int]) -> Block:
+    return [replace(sample, gpus=tuple(gpu for gpu in sample.gpus if gpu.gpu in gpus)) for sample in block]
+
+
+def _beyond(parts: Sequence[Sequence[Part]]) -> Line:
+    """Of the changed GPUs before and after, then of the others: the ratio of both ratios, with its interval."""
+    values = [_value(some) for some in parts]
+    a, b, other_a, other_b = values
+    if not (a and other_a and other_b) or b is None:
+        return Line(BEYOND, None, None)
+    one, two = b / a, other_b / other_a
+    low, high = _interval_of(parts, lambda v: (v[1] / v[0]) / (v[3] / v[2]) if all(v) else None) or (None, None)
+    return Line(BEYOND, two, one, one / two, low, high)
 
 
 def blocks_of(window: Sequence[Sample]) -> list[list[Sample]]:
@@ -105,14 +165,20 @@ def blocks_of(window: Sequence[Sample]) -> list[list[Sample]]:
 
 def interval(a: Sequence[Part], b: Sequence[Part]) -> tuple[float, float] | None:
     """Of the ratio of B's value to A's, at CONFIDENCE; None with too few blocks or a value of 0."""
-    if min(len(a), len(b)) < LEAST_BLOCKS:
+    return _interval_of((a, b), lambda values: values[1] / values[0] if values[0] and values[1] is not None else None)
+
+
+def _interval_of(
+    some: Sequence[Sequence[Part]], ratio_of: Callable[[Sequence[Any]], float | None]
+) -> tuple[float, float] | None:
+    if min(map(len, some)) < LEAST_BLOCKS:
         return None
     random = Random(SEED)  # noqa: S311
     ratios = []
     for _ in range(RESAMPLES):
-        one, two = (_value(random.choices(parts, k=len(parts))) for parts in (a, b))
-        if one and two is not None:
-            ratios.append(two / one)
+        ratio = ratio_of([_value(random.choices(parts, k=len(parts))) for parts in some])
+        if ratio is not None:
+            ratios.append(ratio)
     if len(ratios) < RESAMPLES * 0.9:
         return None
     tail = (1 - CONFIDENCE) / 2
@@ -211,9 +277,10 @@ def _length(samples: Sequence[Sample], stretch: tuple[int, int]) -> float:
     return samples[stretch[1] - 1].time - samples[stretch[0]].time if stretch[1] else -1.0
 
 
+_TOK_S = _mean_part(_per_gpu("tok_s"))
+PER_GPU = (("running per GPU", _mean_part(_per_gpu("running"))), ("tok/s per GPU", _TOK_S))
 FIGURES: tuple[tuple[str, Callable[[Block], Part | None]], ...] = (
-    ("running per GPU", _mean_part(_per_gpu("running"))),
-    ("tok/s per GPU", _mean_part(_per_gpu("tok_s"))),
+    *PER_GPU,
     ("tok/s in all", _mean_part(lambda sample: total_of(sample, "tok_s"))),
     ("completions/s", _completions),
     ("output tokens each", _output_length),

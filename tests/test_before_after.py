@@ -108,3 +108,22 @@ def test_an_interrupt_before_the_stop_keeps_the_restart_from_beginning() -> None
     watched.task.stopping.set()
     with pytest.raises(RackhandError, match="interrupted"):
         watched.watch_before()
+
+
+def test_after_a_restart_of_some_gpus_those_are_compared_with_the_unchanged_ones() -> None:
+    def some(begin: float, seconds: float) -> list[Sample]:
+        found = steady(begin, seconds, flags="0.88", tok_s=700.0)
+        return [
+            replace(one, gpus=(replace(one.gpus[0], tok_s=1400.0, flags={"a": "new"}), *one.gpus[1:])) for one in found
+        ]
+
+    watched, said = seen(Script(steady(1000.0, 60.0, flags="0.88", tok_s=1000.0), some(1090.0, 300.0)))
+    watched.watch_before()
+    facts = watched.watch_after()
+    assert facts["tok/s, GPU 0 changed"].startswith("1,000 -> 1,400, x1.40 ")
+    assert facts["tok/s, GPU 1 as before"].startswith("1,000 -> 700, x0.70 ")
+    assert facts["tok/s, changed over unchanged"].startswith("0.70 -> 1.40, x2.00 [2.00, 2.00] more")
+    assert facts["tok/s in all"].startswith("2,000 -> 2,100, x1.05 ")
+    assert "tok/s per GPU" not in facts
+    assert any("tok/s per GPU, GPU 0 1,400 against 1,000, x1.40" in line for line in said)
+    assert any("GPU 1, unchanged: x0.70" in line for line in said)

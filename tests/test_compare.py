@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from rackhand.compare import Line, compare, interval, steady_stretch
+from rackhand.compare import Line, changed_gpus, compare, interval, steady_stretch
 from rackhand.contract.watch import GpuSample, JobSample, Sample
 from rackhand.errors import PreconditionError, UsageError
 from rackhand.inventory import Baseline
@@ -123,3 +123,20 @@ def test_runs_are_chosen_by_number_or_from_the_end() -> None:
         chosen_runs(runs, ("4", "last"))
     with pytest.raises(PreconditionError, match="the history has 1"):
         chosen_runs(runs[:1], ("1", "last"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changed"),
+    [
+        ({"0": {"a": "1"}, "1": {"a": "1"}}, {"0": {"a": "2"}, "1": {"a": "1"}}, (0,)),
+        ({"0": {"a": "1"}, "1": {"a": "1"}}, {"0": {"a": "2"}, "1": {"a": "2"}}, ()),
+        ({"0": {"a": "1"}, "1": {"a": "1"}}, {"0": {"a": "1"}, "1": {"a": "1"}}, ()),
+        ({"0": {"cap": "3"}, "10": {}, "2": {}}, {"0": {"cap": "3"}, "10": {"a": "1"}, "2": {"a": "1"}}, (2, 10)),
+        ({"0": {"a": "1"}}, {"0": {"a": "1"}, "1": {"a": "2"}}, ()),
+        ({"0": {"a": "1"}, "1": {"a": "1"}}, {"0": {"a": "2"}}, ()),
+    ],
+)
+def test_the_gpus_that_changed_are_told_where_others_did_not(
+    before: dict[str, dict[str, str]], after: dict[str, dict[str, str]], changed: tuple[int, ...]
+) -> None:
+    assert changed_gpus(before, after) == changed

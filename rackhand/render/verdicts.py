@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from rackhand.advised import as_typed
 from rackhand.arguments import gpu_ranges
-from rackhand.compare import LEAST_BLOCKS, Line, RunComparison
+from rackhand.compare import BEYOND, LEAST_BLOCKS, Line, RunComparison
 from rackhand.contract.watch import Sample
 from rackhand.diagnose import Diagnosis, Verdict
 from rackhand.inventory import Baseline
@@ -25,9 +25,17 @@ DIGITS: Mapping[str, int] = {
     "tokens per joule": 2,
     "KV usage": 2,
     "mamba usage": 2,
+    BEYOND: 2,
     "ETA h": 1,
 }
-TOLD_AFTER_A_CHANGE = ("running per GPU", "tok/s per GPU", "tok/s in all", "completions/s", "output tokens each")
+TOLD_AFTER_A_CHANGE = (
+    "running per GPU",
+    "tok/s per GPU",
+    BEYOND,
+    "tok/s in all",
+    "completions/s",
+    "output tokens each",
+)
 NEGLIGIBLE = 0.01
 """A difference that is no chance and yet not worth a word."""
 TOO_EARLY = "too early to say what limits the run"
@@ -102,7 +110,7 @@ def comparison_of(
     found: RunComparison, names: tuple[str, str], *, changed: Sequence[str] = (), baselines: Sequence[Baseline] = ()
 ) -> Comparison:
     """The table: both runs, B / A with its interval, and a word on it."""
-    rows: list[tuple[str, tuple[str, ...]]] = [(line.name, _cells(line)) for line in found.lines]
+    rows: list[tuple[str, tuple[str, ...]]] = [(name, _cells(line)) for name, line in _told_lines(found)]
     total = found.line("tok/s in all")
     for baseline in baselines:
         shares = tuple(f"{100 * v / baseline.tok_s:.1f} %" if v else UNKNOWN for v in (total.a, total.b))
@@ -135,11 +143,26 @@ def _word(line: Line) -> str:
 
 def before_after_facts(found: RunComparison) -> dict[str, str]:
     """The lines of a comparison that tell whether a change helped: `31.8 -> 63.8, x2.01 [2.00, 2.02] more`."""
-    cells = {line.name: _cells(line) for line in found.lines if line.name in TOLD_AFTER_A_CHANGE}
+    cells = {name: _cells(line) for name, line in _told_lines(found) if line.name in TOLD_AFTER_A_CHANGE}
     return {
         name: f"{a} -> {b}, x{ratio} {word}".rstrip() if ratio else f"{a} -> {b}"
         for name, (a, b, ratio, word) in cells.items()
     }
+
+
+def _told_lines(found: RunComparison) -> Iterator[tuple[str, Line]]:
+    """With their names. A mean over GPUs that changed and GPUs that didn't tells of neither: each has its own lines."""
+    split = found.split
+    if split is None:
+        yield from ((line.name, line) for line in found.lines)
+        return
+    for changed, other in zip(split.changed_lines, split.other_lines, strict=True):
+        name = changed.name.removesuffix(" per GPU")
+        yield f"{name}, GPU {gpu_ranges(split.changed)} changed", changed
+        yield f"{name}, GPU {gpu_ranges(split.others)} as before", other
+    yield split.beyond.name, split.beyond
+    apart = {line.name for line in split.changed_lines}
+    yield from ((line.name, line) for line in found.lines if line.name not in apart)
 
 
 def changed_flags(a: Run, b: Run) -> list[str]:
@@ -160,8 +183,16 @@ def compared_line(found: RunComparison, a: Run, b: Run) -> str:
     line = found.line("tok/s per GPU")
     if line.ratio is None:
         return f"run {b.id} against run {a.id}: nothing to compare, one of them was never steady"
+    on = rest = ""
+    if (split := found.split) is not None:
+        line, other = (
+            next(one for one in lines if one.name == line.name) for lines in (split.changed_lines, split.other_lines)
+        )
+        on = f", GPU {gpu_ranges(split.changed)}"
+        rest = "" if other.ratio is None else f"; GPU {gpu_ranges(split.others)}, unchanged: x{other.ratio:.2f}"
     what = _cells(line)
-    return f"run {b.id} against run {a.id}: tok/s per GPU {what[1]} against {what[0]}, x{what[2]} {what[3]}".rstrip()
+    told = f"run {b.id} against run {a.id}: tok/s per GPU{on} {what[1]} against {what[0]}, x{what[2]} {what[3]}"
+    return told.rstrip() + rest
 
 
 def run_lines(runs: Sequence[Run]) -> Iterator[str]:

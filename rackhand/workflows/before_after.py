@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TypeVar
 
-from rackhand.compare import COMPARED_S, compare
+from rackhand.compare import COMPARED_S, changed_gpus, compare
 from rackhand.contract.watch import Sample
 from rackhand.errors import RackhandError
 from rackhand.follow import follow_samples
@@ -91,8 +91,9 @@ class BeforeAfter:
 
         def facts(recording: Recording) -> Mapping[str, str]:
             known = {run.id: run for run in recording.runs()}
-            samples = (recording.last_samples(known[run], within_s=COMPARED_S) for run in runs)
-            found = compare(*samples)
+            a, b = (known[run] for run in runs)
+            samples = (recording.last_samples(run, within_s=COMPARED_S) for run in (a, b))
+            found = compare(*samples, changed=changed_gpus(a.flags, b.flags))
             return before_after_facts(found) if found.blocks else {"compared": NEVER_STEADY}
 
         return self._read(facts) or {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from rackhand.compare import COMPARED_S, compare
+from rackhand.compare import COMPARED_S, changed_gpus, compare
 from rackhand.errors import PreconditionError, UsageError
 from rackhand.inventory import Fleet
 from rackhand.place import COMMAND
@@ -22,7 +22,10 @@ def compare_runs(fleet: Fleet, environ: Mapping[str, str], job: str, names: Sequ
     try:
         runs = recording.runs()
         a, b = chosen_runs(runs, names, where=str(recording.path))
-        found = compare(*(recording.last_samples(run, within_s=COMPARED_S) for run in (a, b)))
+        found = compare(
+            *(recording.last_samples(run, within_s=COMPARED_S) for run in (a, b)),
+            changed=changed_gpus(a.flags, b.flags),
+        )
     finally:
         recording.close()
     if found.seconds <= 0:

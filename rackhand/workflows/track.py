@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rackhand.compare import COMPARED_S, STEADY_WINDOW_S, RunComparison, compare, steady_stretch
+from rackhand.compare import COMPARED_S, STEADY_WINDOW_S, RunComparison, changed_gpus, compare, steady_stretch
 from rackhand.contract.watch import Sample
 from rackhand.diagnose import WINDOW_S, diagnose
 from rackhand.recording import Happening, Recording, Run
@@ -197,12 +197,13 @@ class Track:
         if not steady or steady[-1].time - steady[0].time < COMPARE_AFTER_S:
             return
         self.is_compared = True
-        text = compared_line(self._against(runs[before], steady), runs[before], mine)
+        text = compared_line(self._against(runs[before], mine, steady), runs[before], mine)
         self._happened(sample, "comparison", text, {"runs": [before, mine.id]})
         self.say(self.where, text)
 
-    def _against(self, before: Run, steady: Sequence[Sample]) -> RunComparison:
-        return compare(self.recording.last_samples(before, within_s=COMPARED_S), steady)
+    def _against(self, before: Run, mine: Run, steady: Sequence[Sample]) -> RunComparison:
+        samples = self.recording.last_samples(before, within_s=COMPARED_S)
+        return compare(samples, steady, changed=changed_gpus(before.flags, mine.flags))
 
     def _happened(self, sample: Sample, kind: str, text: str, data: dict[str, Any], gpu: int | None = None) -> None:
         self.recording.put_event(Happening(sample.time, self.where, gpu, kind, text, data))
