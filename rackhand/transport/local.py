@@ -88,7 +88,8 @@ class _Process:
     def kill(self) -> None:
         self._registry.discard(self)
         if self._process.poll() is None:
-            for sig, patience_s in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0)):
+            # A signal that comes between a shell's fork and its child's exec is lost on the child: so once more.
+            for sig, patience_s in ((signal.SIGTERM, 0.3), (signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0)):
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._process.pid, sig)
                 if self.wait(patience_s) is not None:

@@ -18,7 +18,8 @@ from rackhand.errors import DeadlineError, PreconditionError, TransportError
 from rackhand.transport import Transport
 
 HOLD = (
-    'umask 077; set -C; : >"$0" || exit 1; trap \'rm -f "$0"\' EXIT; trap "exit 1" HUP INT TERM; '
+    'umask 077; set -C; : >"$0" || exit 1; trap \'trap "" HUP INT TERM; rm -f "$0"\' EXIT; '
+    'trap "exit 1" HUP INT TERM; '
     'head -c "$1" >>"$0" && [ "$(wc -c <"$0")" -eq "$1" ] && echo "$2" || exit 1; cat >/dev/null'
 )
 NO_ROOM = "is /tmp there full or read-only? put: stream needs no room there"
