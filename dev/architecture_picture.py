@@ -51,7 +51,7 @@ BOXES = (
     Box(344, 50, 160, 76, "box", "sshd, pct", ("pct exec: stdin, stdout;", "all in one stream")),
     Box(344, 150, 160, 58, "box", "PVE API", ("optional: to start it",)),
     Box(540, 50, 330, 390, "zone", "LXC container"),
-    Box(554, 84, 302, 58, "ours", "remote.pyz", ("observe, receive, start, watch: one call each",)),
+    Box(554, 84, 302, 58, "ours", "remote.pyz", ("all that a verb asks, in one pct exec",)),
     Box(554, 176, 144, 76, "ours", "supervise", ("a server's parent:", "log, pids, end")),
     Box(712, 176, 144, 76, "ours", "generator", ("feeds, judges,", "keeps the ledger")),
     Box(554, 290, 144, 58, "box", "SGLang", ("one for each GPU",)),
