@@ -168,6 +168,12 @@ class Recording:
             words = "INSERT INTO run (host, began, flags, sent, generator, inventory) VALUES (?,?,?,?,?,?)"
             return int(self._file.execute(words, values).lastrowid or 0)
 
+    def renew_run(self, run: int, flags: Mapping[str, Any], sent: float | None) -> None:
+        """What was the start of a run goes on as that run: its samples stay with it, its flags are the present ones."""
+        with self._lock:
+            words = "UPDATE run SET flags = ?, sent = ? WHERE id = ?"
+            self._file.execute(words, (json.dumps(flags, sort_keys=True), sent, run))
+
     def put_sample(self, host: str, sample: Sample, run: int | None) -> bool:
         """False when this very sample is there already."""
         head = (sample.time, host, run, sample.rebuilt, *(getattr(sample.host, name) for name in HOST_COLUMNS))

@@ -99,7 +99,9 @@ def test_a_history_that_is_written_by_another_process_is_not_waited_for_before(m
     monkeypatch.setattr("rackhand.workflows.before_after.time.time", lambda: 1050.0)
     again, said = seen(Script())
     again.watch_before()
-    assert again.run_before == watched.run_before
+    assert again.before is not None
+    assert watched.before is not None
+    assert again.before.id == watched.before.id
     assert said == []
 
 
@@ -127,3 +129,13 @@ def test_after_a_restart_of_some_gpus_those_are_compared_with_the_unchanged_ones
     assert "tok/s per GPU" not in facts
     assert any("tok/s per GPU, GPU 0 1,400 against 1,000, x1.40" in line for line in said)
     assert any("GPU 1, unchanged: x0.70" in line for line in said)
+
+
+def test_a_restart_while_the_job_ramps_up_has_nothing_to_be_compared_with() -> None:
+    rising = [
+        replace(one, gpus=tuple(replace(gpu, running=1 + n, tok_s=20.0 * n) for gpu in one.gpus))
+        for n, one in enumerate(steady(1000.0, 50.0, flags="0.88"))
+    ]
+    watched, _ = seen(Script(rising, steady(1052.0, 300.0, flags="0.9")))
+    watched.watch_before()
+    assert watched.watch_after() == {"compared": "no: the job was still ramping up before the restart"}

@@ -143,6 +143,20 @@ def test_runs_are_compared_over_their_steady_windows() -> None:
     assert found["figures"]["completions_s"]["differs"] is False
 
 
+def test_gpus_that_changed_are_compared_with_those_that_did_not() -> None:
+    made = [
+        replace(one, gpus=(replace(one.gpus[0], tok_s=1300.0 if n >= 60 else 650.0), *one.gpus[1:]))
+        for n, one in enumerate(samples(120))
+    ]
+    old, new = {"0": {"a": "1"}, "1": {"a": "1"}}, {"0": {"a": "2"}, "1": {"a": "1"}}
+    told = Recorded("j", "host", made, 0.0, runs=(run(1, 1000, 1119, old), run(2, 1120, 1300, new)))
+    found = page_data(told)["comparison"]
+    assert found["split"] == {"changed": "0", "others": "1"}
+    ratios = {name: found["figures"][name]["ratio"] for name in ("tok_s_per_gpu", "tok_s_others", "tok_s_beyond")}
+    assert ratios == {"tok_s_per_gpu": 2.0, "tok_s_others": 1.0, "tok_s_beyond": 2.0}
+    assert "Only GPU 0 changed: running and tok/s per GPU are compared there" in render_page(page_data(told))
+
+
 def test_a_run_that_was_never_steady_is_not_compared() -> None:
     told = Recorded("j", "host", samples(12), 0.0, runs=(run(1, 1000, 1010, {}), run(2, 1012, 1030, {})))
     data = page_data(told)

@@ -296,6 +296,30 @@ def test_a_server_between_its_stop_and_its_start_makes_no_run_and_one_that_stays
     assert compared.text.startswith("run 2 against run 1: tok/s per GPU")
 
 
+def test_the_ramp_of_the_first_minute_is_no_run_of_its_own(tmp_path: Path) -> None:
+    def coming_up(at: float) -> Sample:
+        """Caps come to be known one after another, requests climb."""
+        whole, n = sample(at), int(at - 1000)
+        gpus = tuple(replace(gpu, running=1 + n, cap=37 if gpu.gpu == 0 or n > 10 else None) for gpu in whole.gpus)
+        return replace(whole, gpus=gpus)
+
+    ramp = [coming_up(1000.0 + 2 * n) for n in range(15)]
+    after = [sample(1030.0 + 2 * n) for n in range(50)]
+    other = [sample(1130.0 + 2 * n, flags="0.90") for n in range(50)]
+    told = history(FLEET, recorded(tmp_path, [*ramp, *after, *other], []), "expansion")
+    assert [(run.began, set(run.flags)) for run in told.runs] == [(1000.0, {"0", "1"}), (1130.0, {"0", "1"})]
+    (compared,) = [event for event in told.events if event.kind == "comparison"]
+    assert compared.data["runs"] == [told.runs[0].id, told.runs[1].id]
+
+
+def test_a_steady_run_of_less_than_a_minute_and_another_generator_are_runs_of_their_own(tmp_path: Path) -> None:
+    steady = [sample(1000.0 + 2 * n) for n in range(20)]
+    other = [sample(1040.0 + 2 * n, flags="0.90") for n in range(5)]
+    again = [sample(1050.0 + 2 * n, flags="0.90", pid=2) for n in range(20)]
+    told = history(FLEET, recorded(tmp_path, [*steady, *other, *again], []), "expansion")
+    assert [run.began for run in told.runs] == [1000.0, 1040.0, 1050.0]
+
+
 def test_a_clock_that_is_set_back_is_said_and_loses_no_sample(tmp_path: Path) -> None:
     times = [5000.0, 5002.0, 1000.0, 1002.0]
     rebuilt = [replace(sample(900.0), rebuilt=True)]

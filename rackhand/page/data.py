@@ -43,7 +43,7 @@ def page_data(recorded: Recorded) -> dict[str, Any]:
         "marks": _marks([*marks_of(samples), *recorded.marks]),
         "labels": _labels(recorded.baselines),
         "runs": runs,
-        "comparison": against(samples, runs),
+        "comparison": against(samples, runs, recorded.runs),
         "last_run_gpus": _last_run_gpus(samples, runs),
         "work": work,
         "inventory": recorded.inventory,

@@ -15,7 +15,7 @@ from rackhand.errors import RackhandError
 from rackhand.follow import follow_samples
 from rackhand.inventory import Fleet
 from rackhand.place import COMMAND
-from rackhand.recording import Recording
+from rackhand.recording import Recording, Run
 from rackhand.render.verdicts import before_after_facts
 from rackhand.workflows.fleet import Task
 from rackhand.workflows.metrics import plan_watch
@@ -30,6 +30,7 @@ SEEN_LATELY_S = 30.0
 SETTLED_S = 15.0
 """Every recorder has taken a sample of the new servers by then."""
 INTERVAL_S = 2.0
+ONLY_RAMPING = "no: the job was still ramping up before the restart"
 NEVER_STEADY = f"no: one of both runs was never steady; {COMMAND} history shows them"
 
 T = TypeVar("T")
@@ -49,7 +50,7 @@ class BeforeAfter:
     task: Task
     job: str
     follow: Follow | None = None
-    run_before: int | None = None
+    before: Run | None = None
 
     def watch_before(self) -> None:
         """See the run as it is; at once where its history has seen it in the last half minute."""
@@ -57,12 +58,12 @@ class BeforeAfter:
         if newest is None or abs(time.time() - newest) > SEEN_LATELY_S:
             self.task.say(f"watching for {BEFORE_S:.0f} s, to compare afterwards; --no-compare leaves it out")
             self._record(lambda first, sample: sample.time - first.time >= BEFORE_S)
-        self.run_before = self._read(_run_at_work)
+        self.before = self._read(_run_at_work)
 
     def watch_after(self) -> Mapping[str, str]:
         """Until the new run is compared with the one before, AFTER_S at most: the lines of the comparison that an
         operator looks for, or why there are none. Whatever goes wrong here, the restart stands."""
-        if self.run_before is None:
+        if self.before is None:
             return {"compared": "no: the job wasn't seen at work before the restart"}
         minutes = AFTER_S / 60
         self.task.say(f"watching until the job is steady, {minutes:.0f} min at most; Ctrl-C ends only this")
@@ -73,7 +74,7 @@ class BeforeAfter:
             if up_since is None and run_key(sample, self.job) is not None:
                 up_since = sample.time
             newest, compared = self._seen()
-            same = newest == self.run_before and up_since is not None and sample.time - up_since >= SETTLED_S
+            same = self._is_same(newest) and up_since is not None and sample.time - up_since >= SETTLED_S
             return same or compared is not None or sample.time - first.time >= AFTER_S
 
         try:
@@ -85,8 +86,9 @@ class BeforeAfter:
     def _told(self) -> Mapping[str, str]:
         newest, runs = self._seen()
         if runs is None:
-            if newest == self.run_before:
-                return {"compared": "no: flags and caps are as before"}
+            if self._is_same(newest):
+                is_as_before = self.before is None or newest is None or newest.flags == self.before.flags
+                return {"compared": "no: flags and caps are as before" if is_as_before else ONLY_RAMPING}
             return {"compared": f"not yet: the job isn't steady; {COMMAND} record, later {COMMAND} compare"}
 
         def facts(recording: Recording) -> Mapping[str, str]:
@@ -118,15 +120,18 @@ class BeforeAfter:
         request = plan_watch(task.host, self.fleet.jobs_on(task.host), once=False, interval_s=INTERVAL_S)
         return follow_samples(task.session, request, python=task.host.python, say=task.say, stop=task.stopping)
 
-    def _seen(self) -> tuple[int | None, tuple[int, int] | None]:
-        """The newest run, and the runs of a comparison that was made of one after `run_before`."""
+    def _is_same(self, newest: Run | None) -> bool:
+        return self.before is not None and newest is not None and newest.id == self.before.id
 
-        def find(recording: Recording) -> tuple[int | None, tuple[int, int] | None]:
+    def _seen(self) -> tuple[Run | None, tuple[int, int] | None]:
+        """The newest run, and the runs of a comparison that was made of one after `before`."""
+
+        def find(recording: Recording) -> tuple[Run | None, tuple[int, int] | None]:
             runs = recording.runs()
-            new = [run for run in runs if run.id > (self.run_before or 0)]
+            new = [run for run in runs if run.id > (self.before.id if self.before else 0)]
             events = recording.events(since=new[0].began) if new else []
             compared = next((event.data["runs"] for event in events if event.kind == "comparison"), None)
-            return runs[-1].id if runs else None, compared and (compared[0], compared[1])
+            return runs[-1] if runs else None, compared and (compared[0], compared[1])
 
         return self._read(find) or (None, None)
 
@@ -140,7 +145,7 @@ class BeforeAfter:
             return ask(recording)
 
 
-def _run_at_work(recording: Recording) -> int | None:
+def _run_at_work(recording: Recording) -> Run | None:
     """The newest run, if it is what was seen last: one of yesterday isn't what this restart changes."""
     runs, newest = recording.runs(), recording.newest()
-    return runs[-1].id if runs and newest is not None and newest - runs[-1].ended <= SEEN_LATELY_S else None
+    return runs[-1] if runs and newest is not None and newest - runs[-1].ended <= SEEN_LATELY_S else None

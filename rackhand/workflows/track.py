@@ -19,6 +19,8 @@ COMPARE_AFTER_S = 60.0
 """So much of a new run must be steady before it is compared with the one before."""
 AWAY_S = 60.0
 """A server that is gone for so long is away for good: without it another run begins."""
+RAMP_S = 60.0
+"""A run that was never steady in so much time was the ramp of the one that follows."""
 PRUNE_EVERY_S = 3600.0
 CLOCK_S = 5.0
 """A sample of now that is so much older than the newest kept one: the clock was set back."""
@@ -136,10 +138,21 @@ class Track:
         if not self._is_lasting(sample):
             return False
         self.key = key
+        if (ramp := self._ramp(sample, pid)) is not None:
+            self.run, self.is_compared = ramp, False
+            self.recording.renew_run(ramp, flags, sent)
+            return True
         self.run = self.recording.put_run(self.where, sample.time, flags, sent, pid, inventory=self.inventory)
         self.is_compared = False
         self._happened(sample, "run", f"run {self.run} begins", {"run": self.run})
         return True
+
+    def _ramp(self, sample: Sample, pid: int | None) -> int | None:
+        """The newest run, when it was only the start of this one: caps and servers still came up, one after another."""
+        newest = self.recording.runs()[-1:]
+        if not newest or newest[0].generator != pid or not 0 <= sample.time - newest[0].began < RAMP_S:
+            return None
+        return None if steady_stretch([s for s in self.samples if s.time >= newest[0].began]) else newest[0].id
 
     def _is_lasting(self, sample: Sample) -> bool:
         """Whether what is seen makes a run: a server between its stop and its start doesn't."""
