@@ -201,6 +201,11 @@ def test_a_hop_is_words_in_front_and_its_name_stands_in_messages() -> None:
 @pytest.mark.parametrize(
     ("stderr", "kind", "text"),
     [
+        (
+            "motd of ops: container '200' not running!\n",
+            StoppedError,
+            "pve1/ct200: the container is stopped; start it: pct start 200",
+        ),
         ("CT 200 not running\n", StoppedError, "pve1/ct200: the container is stopped; start it: pct start 200"),
         (
             "Configuration file 'nodes/pve1/lxc/200.conf' does not exist\n",

@@ -72,8 +72,11 @@ def explain_pct(done: Completed, where: str, user: str = "root") -> RackhandErro
     `user` is who asked; PATH of others than root has no /usr/sbin."""
     text = done.stderr.decode(errors="replace")
     vmid = where.rpartition("/ct")[2]
+    # Ends of lines, not whole ones: a start-up file may have printed in front of it, without a newline.
     if re.search(
-        r"^(CT \d+ not running|container '?\d+'? not running|can only push files to a running CT)", text, re.MULTILINE
+        r"(CT \d+ not running|container '?\d+'? not running|can only push files to a running CT)!?\s*$",
+        text,
+        re.MULTILINE,
     ):
         return StoppedError("the container is stopped", where=where, hint=f"start it: pct start {vmid}", detail=text)
     if re.search(r"Configuration file 'nodes/[^']*' does not exist|CT \d+ does not exist", text):
@@ -85,7 +88,7 @@ def explain_pct(done: Completed, where: str, user: str = "root") -> RackhandErro
     if re.search(r"can't lock file '?\S*pve-config-\d+\.lock'? - got timeout", text):
         what = "something else holds the container's configuration lock (pct, a backup, a snapshot)"
         return PreconditionError(what, where=where, hint="try again when it has ended", detail=text)
-    no_pct = re.search(r"^(ba|da|z)?sh: .*pct: (command )?not found", text, re.MULTILINE)
+    no_pct = re.search(r"\b(ba|da|z)?sh: .*pct: (command )?not found", text, re.MULTILINE)
     if no_pct and user != "root":
         hint = f"pct needs root: log in as root@ the Proxmox host, not as {user}"
         return PreconditionError(f"no pct for {user}", where=where, hint=hint, detail=text)
