@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 KEPT = ("failed_before", "rejected", "bad_lines", "retries", "message")
+NUMBERS = "bad_line_numbers"
 COUNTS = ("failures", "empty")
 CLASSES = ("finish_reasons", "output_lengths")
 ALL = "all servers"
@@ -21,6 +22,9 @@ def outcomes_of(progress: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
         name: progress[name] for name in KEPT if isinstance(progress.get(name), int | str) and progress[name]
     }
+    numbers = progress.get(NUMBERS)
+    if isinstance(numbers, list) and numbers:
+        found[NUMBERS] = [number for number in numbers if isinstance(number, int)]
     named = progress.get("servers")
     servers = {url: s for url, s in named.items() if isinstance(s, dict)} if isinstance(named, dict) else {}
     limits = [limit for s in servers.values() if isinstance(limit := s.get("limit"), int)]

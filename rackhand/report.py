@@ -88,11 +88,12 @@ class Checked:
 
     @property
     def exit_code(self) -> int:
-        """3 when there is something to put right: bad lines; a ledger that is wrong, or bad completions."""
+        """3 when there is something to put right: bad lines; a ledger that is wrong, bad completions, or lines that
+        could not be read."""
         if isinstance(self.found, PromptsCheck):
             return 3 if self.found.bad_lines else 0
         faults = {reason: count for reason, count in self.found.faults.items() if reason != "length"}
-        return 3 if self.found.problems or faults else 0
+        return 3 if self.found.problems or faults or self.found.bad_lines else 0
 
 
 def _row_json(row: Row) -> dict[str, Any]:

@@ -7,22 +7,22 @@ isn't met, 130 or 143 stopped by a signal with everything safe.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import gc
 import importlib
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from rackhand.contract.job import DONE_FILE, JOB_FILE, JobFile, PromptsDigest, Status, plan_refusals
+from rackhand.contract.job import DONE_FILE, JOB_FILE, JobFile, PromptsDigest, plan_refusals
 from rackhand.contract.servers import API_KEY
 from remote.generator.committer import Committer
 from remote.generator.control_file import ControlFile
+from remote.generator.ending import closed, put_end, say_end, unexpected, verdict
 from remote.generator.feeder import Feeder
 from remote.generator.feeding import Feeding, HopelessError
 from remote.generator.judge import Judge
@@ -41,7 +41,6 @@ from remote.output.upload import Uploader, owner_of
 from remote.output.zstd_frames import Frames
 from remote.packages import MissingPackageError
 from remote.prompts.look import UnreadableError, check_file, check_readable
-from remote.prompts.oddities import words_of
 from remote.prompts.offsets import KnownPrompts, RowSkipper, observe_known
 from remote.prompts.rows import Prompt, PromptReader, Row
 
@@ -64,6 +63,9 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         log.say("SIGINT: nothing was asked")
         return 130
+    except Exception as error:  # noqa: BLE001 (one line for people; progress.json has it too)
+        log.say(f"failed: {unexpected(error)}")
+        return 1
     return 4
 
 
@@ -73,18 +75,30 @@ def _main(options: GenerateOptions, log: LogLines) -> int:
     except ImportError:
         raise RefusedError(f"{sys.executable} can't import aiohttp; use the servers' interpreter") from None
     log.say(f"generate: python {sys.version.split()[0]}, aiohttp {aiohttp.__version__}, pid {os.getpid()}")
-    lock, ledger, known = _open(options, log)
-    skip = RowSkipper(_next_wanted(ledger, options.shard), known.offsets)
-    reader = PromptReader(options.prompts, wanted=_wanted(ledger, options.shard), reading=options.reading, skip=skip)
+    lock, digest = _lock(options)
     try:
-        return _run_loop(_run(options, ledger, reader, known, log))
+        ledger, known = _open(options, digest, log)
+        skip = RowSkipper(_next_wanted(ledger, options.shard), known.offsets)
+        wanted = _wanted(ledger, options.shard)
+        with contextlib.closing(
+            PromptReader(options.prompts, wanted=wanted, reading=options.reading, skip=skip)
+        ) as rows:
+            return _run_loop(_run(options, ledger, rows, known, log))
+    except (RefusedError, MissingPackageError, UnreadableError) as error:
+        put_end(options.output, "failed", str(error))
+        raise
+    except KeyboardInterrupt:
+        put_end(options.output, "stopped", "")
+        raise
+    except BaseException as error:
+        put_end(options.output, "failed", unexpected(error))
+        raise
     finally:
-        reader.close()
         lock.release()
 
 
-def _open(options: GenerateOptions, log: LogLines) -> tuple[Lock, Ledger, KnownPrompts]:
-    """Everything that must stand before the first request."""
+def _lock(options: GenerateOptions) -> tuple[Lock, PromptsDigest]:
+    """The output, held, once it is sure that it and the prompts are the job's."""
     check_file(options.prompts)
     if not os.environ.get(API_KEY, "").isprintable():
         raise RefusedError(f"{API_KEY} holds a line break or another character that no header can have; set it without")
@@ -92,34 +106,34 @@ def _open(options: GenerateOptions, log: LogLines) -> tuple[Lock, Ledger, KnownP
         Frames()
     if options.object_store:
         open_store(options.object_store)
-    digest = observe_prompts_digest(options.prompts)
     before = observe_job(options.output)
+    digest = observe_prompts_digest(options.prompts)
     if before is not None and not options.new:
         _check_same(before, options, digest)
     check_readable(options.prompts, options.reading)
     options.output.mkdir(parents=True, exist_ok=True)
     if options.new and any((options.output / name).exists() for name in (JOB_FILE, DONE_FILE)):
         raise RefusedError(f"{options.output} holds a job already; name another output, or leave out --new")
-    lock = Lock(options.output)
-    try:
-        job = _observe_or_start(options, digest, log)
-        put_card(options.output, options.reading.keep)
-        opening = Tally(started=time.monotonic(), message="reading what is done already")
-        put_progress(options.output, opening.progress(opening.started, []))
-        ledger = open_ledger(
-            options.output,
-            log.say,
-            first_shard=job.first_shard,
-            shard_bytes=options.shard_bytes,
-            retry_failed=options.retry_failed,
-            retry_rejected=options.retry_rejected,
-            compress=options.compress,
-            shard_s=options.shard_s,
-        )
-    except BaseException:
-        lock.release()
-        raise
-    return lock, ledger, observe_known(options.prompts, options.output, digest, options.shard)
+    return Lock(options.output), digest
+
+
+def _open(options: GenerateOptions, digest: PromptsDigest, log: LogLines) -> tuple[Ledger, KnownPrompts]:
+    """Everything that must stand before the first request."""
+    job = _observe_or_start(options, digest, log)
+    opening = Tally(started=time.monotonic(), message="reading what is done already")
+    put_progress(options.output, opening.progress(opening.started, []))
+    put_card(options.output, options.reading.keep)
+    ledger = open_ledger(
+        options.output,
+        log.say,
+        first_shard=job.first_shard,
+        shard_bytes=options.shard_bytes,
+        retry_failed=options.retry_failed,
+        retry_rejected=options.retry_rejected,
+        compress=options.compress,
+        shard_s=options.shard_s,
+    )
+    return ledger, observe_known(options.prompts, options.output, digest, options.shard)
 
 
 def _observe_or_start(options: GenerateOptions, digest: PromptsDigest, log: LogLines) -> JobFile:
@@ -255,63 +269,17 @@ async def _run_to_the_end(loop: RunLoop, ledger: Ledger, log: LogLines) -> int:
     except HopelessError as error:
         problem = str(error)
     except Exception as error:  # noqa: BLE001 (what is answered is still committed, and progress.json says why)
-        problem = _unexpected(error)
+        problem = unexpected(error)
     patience_s = _LAST_WRITE_S if loop.signalled is not None else max(_LAST_WRITE_S, loop.drain_timeout_s)
     if not await feeder.committer.stop(patience_s):
-        problem = problem or "the last completions couldn't be written; they are asked again"
+        why = feeder.committer.failure or "the last completions couldn't be written; they are asked again"
+        problem = problem or why
     elif not problem and loop.signalled is None and tally.left == 0:
-        problem = _closed(ledger.close_shard)
-    problem = problem or _closed(ledger.close)
+        problem = closed(ledger.close_shard)
+    problem = problem or closed(ledger.close)
     if loop.uploader is not None:
         await loop.finish_uploads(loop.uploader)
-    status, code = _verdict(loop, problem)
+    status, code = verdict(loop, problem)
     await loop.put_progress(status, problem)
-    _say_end(tally, status, problem, log)
+    say_end(tally, status, problem, log)
     return code
-
-
-def _unexpected(error: Exception) -> str:
-    """One line, with the place in the code."""
-    at = error.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    place = "" if at is None else f" ({Path(at.tb_frame.f_code.co_filename).name}:{at.tb_lineno})"
-    return f"{type(error).__name__}: {error}{place}; what is finished is safe, resume goes on"
-
-
-def _closed(close: Callable[[], None]) -> str:
-    """What went wrong, empty when nothing did; the next start finds what is missing."""
-    try:
-        close()
-    except OSError as error:
-        return f"the output can't be written: {error.strerror or error}; resume goes on"
-    return ""
-
-
-def _verdict(loop: RunLoop, problem: str) -> tuple[Status, int]:
-    if loop.signalled is not None:
-        return "stopped", 130 if loop.signalled == signal.SIGINT else 143
-    if problem:
-        return "failed", 1
-    unsent = loop.uploader is not None and loop.uploader.left > 0
-    tally = loop.tally
-    return "done", 3 if tally.failed or tally.failed_before or tally.bad_lines or unsent else 0
-
-
-def _say_end(tally: Tally, status: Status, problem: str, log: LogLines) -> None:
-    if tally.uploads_left:
-        what = f"{tally.uploads_left} closed shards aren't uploaded; the next run sends them"
-        log.say(f"{what}: {tally.upload_trouble}" if tally.upload_trouble else what)
-    elif tally.s3_uploaded:
-        log.say(f"{tally.s3_uploaded} shards, {tally.s3_bytes} bytes, stand verified in the object store")
-    if tally.bad_lines:
-        numbers = ", ".join(map(str, tally.bad_line_numbers))
-        more = " ..." if tally.bad_lines > len(tally.bad_line_numbers) else ""
-        log.say(f"{tally.bad_lines} lines of the prompts were left out: {numbers}{more}")
-    if tally.oddities:
-        log.say(f"the prompts that were read: {'; '.join(words_of(tally.oddities))}")
-    failed = f"{tally.failed} failed ({tally.rejected} rejected, {tally.given_up} to be asked again)"
-    log.say(
-        f"{status}: {tally.completed} completed in this run, {tally.completed_before} before, {failed}"
-        + (f"; {problem}" if problem else "")
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rackhand.contract import from_json, to_json
-from rackhand.contract.job import PROGRESS_FILE, JobState, plan_refusals
+from rackhand.contract.job import OVER, PROGRESS_FILE, JobState, plan_refusals
 from rackhand.contract.run import ChangeRun, RunNote, RunRequest, RunResult, StartRun, StopRun
 from rackhand.contract.servers import ACTIVE, Heartbeat, Probe, Process, secrets_dir
 from rackhand.engines import engine
@@ -36,15 +37,18 @@ from remote.serving.wishes import Wishes
 POLL_S = 0.2
 HEARTBEAT_S = 5.0
 LAST_LINES = 15
+_STAMP = re.compile(r"^\[[^\]]*\] ")
 
 
 @dataclass(frozen=True)
 class Session:
-    """A session that was just made: its pane's process, when (Unix time), and where its lines begin in the log."""
+    """A session that was just made: its pane's process, when (Unix time), where its lines begin in the log, and how
+    many lines of the prompts the run before could not read."""
 
     pane: Process | None
     began: float
     offset: int
+    bad_lines: int
 
 
 def call(data: Any, emit: Emit, _body: BinaryIO) -> None:
@@ -88,7 +92,8 @@ def start(home: Path, order: StartRun, emit: Emit) -> RunResult:
     pane = processes.identify(int(done.stdout)) if done.stdout.strip().isdigit() else None
     if done.returncode != 0:
         raise VerbError("failed", f"tmux: {(done.stderr or done.stdout).strip()}")
-    return _await_progress(order, Session(pane, began, offset), probes, emit)
+    bad_lines = state.progress.bad_lines if state.progress else 0
+    return _await_progress(order, Session(pane, began, offset, bad_lines), probes, emit)
 
 
 def _check(order: StartRun, state: JobState, emit: Emit) -> None:
@@ -152,7 +157,7 @@ def _await_progress(order: StartRun, session: Session, probes: tuple[Probe, ...]
         written = progress.exists() and progress.stat().st_mtime >= session.began
         if written and not ended:
             state = observe_state(output)
-            if _is_at_work(state):
+            if _is_at_work(state, session.bad_lines):
                 return RunResult("started", state, probes)
         if ended:
             return _ended(order, session.offset, probes, is_new=written)
@@ -165,23 +170,29 @@ def _await_progress(order: StartRun, session: Session, probes: tuple[Probe, ...]
     raise VerbError("failed", f"{what}: {lines[-1] if lines else 'no line in its log'}", f"read {order.log}")
 
 
-def _is_at_work(state: JobState) -> bool:
+def _is_at_work(state: JobState, bad_lines: int) -> bool:
     """The process that holds the output wrote this progress and has something left to do; one that finds everything
-    done says `running` for a moment as well."""
+    done says `running` for a moment as well. So does one that has only lines left that can't be read."""
     progress = state.progress
     if state.pid is None or progress is None or progress.pid != state.pid:
         return False
     if progress.status not in ("running", "draining", "paused"):
         return False
-    left = progress.total is not None and state.finished < progress.total
+    unread = max(0, bad_lines - progress.bad_lines)
+    left = progress.left is not None and progress.left > unread
     return left or progress.in_flight > 0 or progress.uploads_left > 0
 
 
 def _ended(order: StartRun, offset: int, probes: tuple[Probe, ...], *, is_new: bool) -> RunResult:
     """Ended before it was seen at work: everything was done already, or it failed."""
     state = observe_state(Path(order.output))
-    finished = is_new and state.progress is not None and state.progress.status == "done"
-    return RunResult("ended", state, probes, 0 if finished else 1, _last_lines(Path(order.log), offset))
+    lines = _last_lines(Path(order.log), offset)
+    progress = state.progress if is_new else None
+    if progress is not None and progress.status == "done":
+        return RunResult("ended", state, probes, 0, lines)
+    said = _STAMP.sub("", lines[-1]) if lines else ""
+    why = progress.message if progress is not None and progress.status in OVER and progress.message else said
+    return RunResult("ended", state, probes, 1, lines, why)
 
 
 def change(home: Path, order: ChangeRun) -> RunResult:

@@ -27,6 +27,7 @@ from remote.output.index_set import MAX_INDEX, IndexSet
 from remote.output.job_file import RefusedError, observe_job, observe_lock
 from remote.output.jsonl import observe_indices
 from remote.output.shards import Closed, is_compressed, observe_manifest, observe_shards, shard_number
+from remote.output.state import observe_state
 from remote.output.uploads_file import UPLOADED_FILE, observe_uploads
 from remote.output.zstd_frames import observe_frames
 from remote.packages import MissingPackageError
@@ -69,6 +70,7 @@ def verify(output: Path, quality: Quality, emit: Emit | None = None) -> Verified
         notes.append(f"{DONE_FILE}: {listed.duplicates} twice, {listed.bad_lines} unreadable, {listed.torn} bytes torn")
     notes += _disagreement(check.seen, rejected, elsewhere, listed.indices, unread=bool(gone))
     cut = check.take_cut_on_purpose()
+    unread = observe_state(output).progress
     return Verified(
         output=str(output),
         records=len(check.seen),
@@ -84,6 +86,8 @@ def verify(output: Path, quality: Quality, emit: Emit | None = None) -> Verified
         problems=tuple([problem for shard in check.shards for problem in shard.problems] + notes),
         running=observe_lock(output),
         cut_on_purpose=cut,
+        bad_lines=unread.bad_lines if unread else 0,
+        bad_line_numbers=tuple(unread.bad_line_numbers) if unread else (),
     )
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rackhand.contract.checks import PromptsCheck, Verified
-from rackhand.contract.job import PROMPT_COLUMNS
+from rackhand.contract.job import PROMPT_COLUMNS, Progress
 from rackhand.errors import PreconditionError
 from rackhand.inventory import Fleet, Host, Job
 from rackhand.load import load_text
@@ -26,6 +26,7 @@ from rackhand.workflows.checks import verify as verify_job
 from rackhand.workflows.fleet import Roads
 from remote.check_prompts import Seen, check_prompts
 from remote.generator.quality import DEFAULT, quality_of
+from remote.generator.run_loop import put_progress
 from remote.output.ledger import Batch
 from remote.output.recovery import open_ledger
 from remote.prompts.shapes import Reading
@@ -138,6 +139,15 @@ def test_each_harm_to_a_ledger_is_named(tmp_path: Path, harm: Any, words: str) -
     found = verify(output, DEFAULT)
     assert any(words in problem for problem in found.problems), found.problems
     assert Checked("x", found).exit_code == 3
+
+
+def test_lines_of_the_prompts_that_could_not_be_read_are_named_and_end_with_3(tmp_path: Path) -> None:
+    unread = Progress(9, 7, 0, 1.0, 0.0, 0, 0, 0.0, 0.1, 0, 0, "done", bad_lines=2, bad_line_numbers=[3, 17])
+    put_progress(_output(tmp_path), unread)
+    found = verify(tmp_path, DEFAULT)
+    assert (found.bad_lines, found.bad_line_numbers, found.problems) == (2, (3, 17), ())
+    assert Checked("x", found).exit_code == 3
+    assert any(line.endswith("2 lines could not be read (lines 3, 17)") for line in verified_lines(found))
 
 
 def test_bad_records_are_counted_by_the_jobs_own_options(tmp_path: Path) -> None:

@@ -177,6 +177,14 @@ def test_totals_are_added_over_the_generators_runs() -> None:
     assert work["lengths"] == {"most_tokens": [8, 16, 32, 64], "completions": [11, 0, 0, 3]}
     assert work["failures"]["failed requests"] == 4
     assert work["failures"]["requests asked again"] == 6
+    assert work["unread"] == ""
+
+
+def test_lines_that_could_not_be_read_are_named() -> None:
+    found = progress(5, bad_lines=2, bad_line_numbers=[3, 17])
+    work = work_of([Sample(1.0, jobs=(JobSample("j", "/out", found),))])
+    assert work["failures"]["lines that could not be read"] == 2
+    assert work["unread"] == "2 lines could not be read (lines 3, 17)"
 
 
 @pytest.mark.parametrize(

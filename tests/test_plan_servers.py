@@ -250,6 +250,14 @@ def test_a_wrong_concurrency_is_refused(text: str) -> None:
         parse_concurrency(text)
 
 
+UNREAD = JobState(
+    "/o",
+    exists=True,
+    finished=7,
+    progress=Progress(9, 7, 0, 1.0, 0.0, 0, 0, 0.0, 0.1, 0, 0, "done", bad_lines=2, bad_line_numbers=[3, 17]),
+)
+
+
 @pytest.mark.parametrize(
     ("state", "pane", "word", "text"),
     [
@@ -264,6 +272,7 @@ def test_a_wrong_concurrency_is_refused(text: str) -> None:
         ),
         (at_work("paused", pid=3), None, "running", "6 of 100 done, 1 failed, 2.5/s, 1.2 h left, 4 in flight"),
         (JobState("/o"), Pane("gen", 1, dead=True, status=3, digest=""), "ended with status 3", "0 done"),
+        (UNREAD, None, "done", "7 of 9 done, 2 lines could not be read (lines 3, 17)"),
     ],
 )
 def test_a_job_is_told_in_one_line(state: JobState, pane: Pane | None, word: str, text: str) -> None:

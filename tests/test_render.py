@@ -193,6 +193,16 @@ OVER = {"status": "stopped", "completed": 1, "total": 4, "failed": 0, "rate_per_
         (PAUSED, 900, "paused: 1 of 4 done (25.0 %), 2.0/s, 0 failed, disk\ufffd full"),
         ({"status": "starting", "pid": 7}, None, "starting (pid 7)"),
         ({**OVER, "status": "killed", "message": "why"}, 2, "killed: 1 of 4 done (25.0 %), 0 failed, why"),
+        (
+            {**OVER, "bad_lines": 7, "bad_line_numbers": [3, 17, 18, 20, 21, 22]},
+            1,
+            "stopped: 1 of 4 done (25.0 %), 0 failed, 7 lines could not be read (lines 3, 17, 18, 20, 21 ...)",
+        ),
+        (
+            {**OVER, "bad_lines": 1, "bad_line_numbers": "x"},
+            1,
+            "stopped: 1 of 4 done (25.0 %), 0 failed, 1 line could not be read",
+        ),
         (OVER, 900, "stopped: 1 of 4 done (25.0 %), 0 failed"),
     ],
 )

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 
 from rackhand.agent import Session
 from rackhand.contract import from_json, to_json
+from rackhand.contract.job import bad_lines_words
 from rackhand.contract.run import RunNote, RunRequest, RunResult
 from rackhand.errors import PreconditionError, RemoteError, TransportError
 from rackhand.inventory import Host
+from rackhand.place import COMMAND
 from rackhand.plan.job import ChangeJob, StartJob, StopJob, render_progress
 from rackhand.report import Outcome
 
@@ -27,13 +29,13 @@ def start_job(
     sick = [probe for probe in result.probes if not probe.healthy]
     notes = tuple(Outcome(f"{probe.url} does not generate: {probe.text}", "failed") for probe in sick)
     if result.outcome == "ended" and result.status:
-        what = f"job {action.name}: the generator ended at once"
+        what = f"job {action.name}: the generator ended at once{f': {result.why}' if result.why else ''}"
         raise RemoteError(what, where=host.where, hint=f"read {order.log}", detail="\n".join(result.lines))
     healthy = f"{len(result.probes) - len(sick)} of {len(result.probes)} servers generate"
     if result.outcome == "planned":
         return (Outcome(f"{action.line}; {healthy}", "planned"), *notes)
     if result.outcome == "ended":
-        return (Outcome(f"job {action.name}: done, {render_progress(result.state)}"), *notes)
+        return (Outcome(f"job {action.name}: done, {render_progress(result.state)}"), *_unread(action, result), *notes)
     return (Outcome(f"job {action.name}: started, {_before(result)} already done, {healthy}"), *notes)
 
 
@@ -87,6 +89,16 @@ def _call(
     if result is None:
         raise TransportError("job gave no answer", where=host.where)
     return result
+
+
+def _unread(action: StartJob, result: RunResult) -> tuple[Outcome, ...]:
+    """A job that is done without lines that can't be read is done in part: exit status 3."""
+    progress = result.state.progress
+    if progress is None or not progress.bad_lines:
+        return ()
+    words = bad_lines_words(progress.bad_lines, progress.bad_line_numbers)
+    advice = f"{COMMAND} prompts.check --job {action.name} says what is wrong with them"
+    return (Outcome(f"job {action.name}: {words}; {advice}", "failed"),)
 
 
 def _before(result: RunResult) -> int:

@@ -82,7 +82,8 @@ class Verified:
     `problems` are of the ledger: indices twice, digests, torn records, `.done_indices` and shards that disagree.
     `mean_tokens` of the output; `rejected` and `failed` are counted in their files. `others` are the job's other
     outputs that are there; nothing in them was read. `cut_on_purpose` records were cut by a max_tokens meant to
-    cut, by their share; they are no fault.
+    cut, by their share; they are no fault. `bad_lines` of the prompts could not be read by the last run of the
+    generator; `bad_line_numbers` are the first of them.
     """
 
     output: str
@@ -100,4 +101,6 @@ class Verified:
     running: int | None = None
     others: tuple[str, ...] = ()
     cut_on_purpose: int = 0
+    bad_lines: int = 0
+    bad_line_numbers: tuple[int, ...] = ()
     event: str = "verified"

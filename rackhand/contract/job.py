@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Literal
 
@@ -44,6 +44,9 @@ PROMPT_SHAPES = ("messages", "conversations", "prompt", "instruction")
 """Of a row, in the order in which they are looked for."""
 PROMPT_COLUMNS = (*PROMPT_SHAPES, "input", "system", "tools", "id")
 """What a job's `columns` can map to the file's own names."""
+BAD_LINES_NAMED = 20
+"""So many lines that can't be read are named by number; the others are counted."""
+_NAMED_IN_A_LINE = 5
 OBJECT_STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "file")
 """Schemes of `object_store`."""
 
@@ -115,7 +118,8 @@ class Progress:
 
     `completed`, `failed`, `rejected`, tokens and `elapsed_hours` are this run's; `failed` holds `rejected`;
     `quality` counts its prompts by fault, those that are only counted (length) too; a server's counts its answers.
-    `input` counts what is odd about the lines that were read, by kind; `bad_lines` are left out.
+    `input` counts what is odd about the lines that were read, by kind; `bad_lines` are left out, `bad_line_numbers` are
+    the first BAD_LINES_NAMED of them.
     `s3_uploaded` shards and `s3_bytes` stand verified in the object store, of the whole job; `uploads_left` are closed
     shards that don't yet. `updated` is UTC, ISO 8601; `message` says why a job is paused, stopped or failed.
     `concurrency` is what a server may hold now, as asked: a number or auto; "" in older ones.
@@ -141,6 +145,7 @@ class Progress:
     rejected: int = 0
     quality: dict[str, int] = field(default_factory=dict)
     bad_lines: int = 0
+    bad_line_numbers: list[int] = field(default_factory=list)
     input: dict[str, int] = field(default_factory=dict)
     retries: int = 0
     uploads_left: int = 0
@@ -228,6 +233,24 @@ def root_url(url: str) -> str:
 def sampling_sha256(sampling: dict[str, Any]) -> str:
     """The digest of sampling options; the order of keys doesn't matter."""
     return hashlib.sha256(json.dumps(sampling, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def bad_lines_words(count: int, numbers: Sequence[int]) -> str:
+    """`3 lines could not be read (lines 3, 17, 20)`; the first few by number. Empty when there is none."""
+    if not count:
+        return ""
+    named = ", ".join(map(str, numbers[:_NAMED_IN_A_LINE]))
+    more = " ..." if count > len(numbers[:_NAMED_IN_A_LINE]) else ""
+    one = count == 1
+    where = f" (line{'' if one else 's'} {named}{more})" if named else ""
+    return f"{count} line{'' if one else 's'} could not be read{where}"
+
+
+def bad_lines_of(fields: Mapping[str, Any]) -> str:
+    """`bad_lines_words` of a progress.json, whoever wrote it."""
+    numbers = fields.get("bad_line_numbers")
+    named = [n for n in numbers if isinstance(n, int)] if isinstance(numbers, list | tuple) else []
+    return bad_lines_words(whole_of(fields, "bad_lines") or 0, named)
 
 
 def whole_of(fields: Mapping[str, Any], name: str) -> int | None:

@@ -81,11 +81,12 @@ class RunNote:
 class RunResult:
     """Event `run`, the last one. `outcome`: started; ended (it was done at once, or it failed: `status`, `lines`);
     running (another one holds the output, or nothing is to be changed); changed; planned (a dry run); stopped; killed
-    (it did not end when asked); idle (nothing to stop)."""
+    (it did not end when asked); idle (nothing to stop). `why`: what ended one that failed, in its own words."""
 
     outcome: Literal["started", "ended", "running", "changed", "planned", "stopped", "killed", "idle"]
     state: JobState
     probes: tuple[Probe, ...] = ()
     status: int | None = None
     lines: tuple[str, ...] = ()
+    why: str = ""
     event: str = "run"

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from rackhand.contract.job import bad_lines_of
 from rackhand.contract.watch import Sample
 from rackhand.outcomes import ALL
 
@@ -27,11 +28,12 @@ def work_of(samples: Sequence[Sample]) -> dict[str, Any]:
         "failures": {
             "failed prompts": _whole(latest, "failed"),
             "rejected prompts": _sum(runs, "rejected"),
-            "lines that are no prompts": latest.get("bad_lines", 0),
+            "lines that could not be read": latest.get("bad_lines", 0),
             "requests asked again": _sum(runs, "retries"),
             "failed requests": sum(server.get("failures", 0) for server in servers),
             "empty completions": sum(server.get("empty", 0) for server in servers),
         },
+        "unread": bad_lines_of(latest),
         "errors": [_error(url, server) for url, server in sorted(_servers(latest).items()) if server.get("last_error")],
         "finish_reasons": [{"reason": reason, "count": count} for reason, count in reasons.most_common()],
         "lengths": _classes(lengths) if lengths else None,

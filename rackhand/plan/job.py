@@ -10,7 +10,7 @@ from typing import Literal
 
 from rackhand import tmux
 from rackhand.command import Argv
-from rackhand.contract.job import JobState, PromptsDigest, plan_refusals
+from rackhand.contract.job import JobState, PromptsDigest, bad_lines_words, plan_refusals
 from rackhand.contract.run import ChangeRun, StartRun, StopRun
 from rackhand.contract.servers import argv_digest
 from rackhand.errors import PreconditionError, UsageError
@@ -201,9 +201,11 @@ def render_progress(state: JobState) -> str:
     total = "" if progress.total is None else f" of {progress.total}"
     eta = "" if not progress.eta_hours else f", {_left(progress.eta_hours)} left"
     failed = f", {progress.failed} failed" if progress.failed else ""
+    words = bad_lines_words(progress.bad_lines, progress.bad_line_numbers)
+    unread = f", {words}" if words else ""
     rate = f", {progress.rate_per_sec:.1f}/s" if state.pid is not None else ""
     flight = f", {progress.in_flight} in flight" if state.pid is not None else ""
-    return f"{state.finished}{total} done{failed}{rate}{eta}{flight}"
+    return f"{state.finished}{total} done{unread}{failed}{rate}{eta}{flight}"
 
 
 def _left(hours: float) -> str:

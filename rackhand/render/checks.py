@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rackhand.contract import to_json
 from rackhand.contract.checks import NAMED, PromptsCheck, Verified
+from rackhand.contract.job import bad_lines_words
 from rackhand.render.screen import screen
 from rackhand.report import Checked
 
@@ -55,6 +56,7 @@ def verified_lines(found: Verified, *, verbose: bool = False) -> Iterable[str]:
             ("failed", f"{found.failed}"),
             ("shards", f"{len(found.shards)}, {closed} closed ones as the manifest says"),
             ("bad records", _counts(found.faults, of=found.records)),
+            ("prompts", bad_lines_words(found.bad_lines, found.bad_line_numbers) or "all lines could be read"),
             ("ledger", f"{len(found.problems)} problems" if found.problems else "right"),
         ]
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rackhand.advised import as_typed
-from rackhand.contract.job import OVER, real_of, whole_of
+from rackhand.contract.job import OVER, bad_lines_of, real_of, whole_of
 from rackhand.eta import Eta
 from rackhand.losses import Losses
 
@@ -114,6 +114,8 @@ def job_words(progress: Mapping[str, Any] | None, age_s: float | None, eta: Eta)
         parts.append(eta_words(eta))
         if age_s is not None and age_s > 60:
             parts.append(f"last written {duration(age_s / 3600)} ago")
+    if unread := bad_lines_of(progress):
+        parts.append(unread)
     if progress.get("message"):
         parts.append(plain(str(progress["message"])))
     return ", ".join(parts)

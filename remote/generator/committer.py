@@ -32,10 +32,12 @@ class Entry:
 
 
 class Committer:
-    """Started inside a running loop. `on_safe` is called in the loop. `trouble` says why nothing can be written now."""
+    """Started inside a running loop. `on_safe` is called in the loop. `trouble` says why nothing can be written now;
+    `failure` is what ended the thread: something that isn't a disk's trouble, so that the run can't go on."""
 
     def __init__(self, ledger: Ledger, on_safe: Callable[[list[Entry]], None]) -> None:
         self.trouble: str | None = None
+        self.failure = ""
         self._ledger = ledger
         self._on_safe = on_safe
         self._loop = asyncio.get_running_loop()
@@ -67,22 +69,17 @@ class Committer:
         """Everything that was put in is synced, and `on_safe` knows."""
         return self._bytes == 0
 
-    @property
-    def alive(self) -> bool:
-        """False also when it met something that isn't a disk's trouble: then the run can't go on."""
-        return self._thread.is_alive()
-
     async def wait_for_room(self) -> None:
         await self._room.wait()
 
     async def stop(self, timeout_s: float) -> bool:
-        """Commits what is left; False when the disk didn't take it in time."""
+        """Commits what is left; False when the disk didn't take it in time, or the thread failed."""
         with self._lock:
             self._stopping = True
             self._lock.notify()
         await asyncio.to_thread(self._thread.join, timeout_s)
         if not self._thread.is_alive():
-            return True
+            return not self.failure
         self._give_up.set()
         await asyncio.to_thread(self._thread.join, 2 * _RETRY_S)
         return False
@@ -97,7 +94,11 @@ class Committer:
                 if not self._stopping:
                     self._lock.wait(_GROUP_S)
                 entries, self._entries = self._entries, []
-            if not self._commit(entries):
+            try:
+                if not self._commit(entries):
+                    return
+            except Exception as error:  # noqa: BLE001 (the feeder ends the run with it)
+                self.failure = f"the output can't be written: {type(error).__name__}: {error}"
                 return
 
     def _commit(self, entries: list[Entry]) -> bool:

@@ -136,8 +136,8 @@ class Feeder:
             self._pump(server)
         if self._ended and not len(self.queue) and not self._held_back:
             self._hedge(now, least_s)
-        if not self.committer.alive:
-            raise HopelessError("the thread that writes the output ended; its error stands above")
+        if self.committer.failure:
+            raise HopelessError(self.committer.failure)
 
     def _note_hang(self, server: Server, now: float) -> None:
         server.note_hang(now)
@@ -250,9 +250,19 @@ class Feeder:
         except asyncio.CancelledError:
             self._note_gone(server, flight)
             return False
-        except Exception as error:  # noqa: BLE001 (whatever it is ends the run: `run` raises it)
+        except HopelessError as error:
             self._failure = error
+        except Exception as error:  # noqa: BLE001 (of this row: its request or its record can't be written)
+            self._note_row_error(server, flight, error)
         return True
+
+    def _note_row_error(self, server: Server, flight: Flight, error: Exception) -> None:
+        try:
+            if flight.item.settled:
+                raise error
+            self.judge.note_row_error(server, flight.item, error)
+        except Exception as failure:  # noqa: BLE001 (this ends the run: `run` raises it)
+            self._failure = failure
 
     def _timeout_s(self, server: Server, flight: Flight) -> float:
         """A probe waits no longer than a silent server may: its prompt has better places to be."""
@@ -288,16 +298,25 @@ class Feeder:
             flight.item.copies -= 1
 
     async def _poll(self, server: Server) -> None:
-        """Reads what the server can hold and what it does, every two seconds, sooner while it isn't fed."""
+        """Looks at the server every two seconds, sooner while it isn't fed."""
         while True:
-            load = await self.client.observe_load(server.url)
-            if load is not None and not server.model_known and self.feeding.model is None:
-                server.note_model(await self.client.observe_model(server.url))
-            known = server.load.capacity if server.load else None
-            server.note_load(load, self.clock())
-            if load is not None and load.capacity not in (None, known):
-                self.log.say(f"{server.url} runs {load.capacity} requests at once; {server.limit} are sent")
-            if server.is_back and server.breaker.open and await self.client.observe_health(server.url):
-                server.note_restarted()
-                self.log.say(f"{server.url} answers again")
+            try:
+                await self._look_at(server)
+            except Exception as error:  # noqa: BLE001 (its answers to prompts tell what it is good for)
+                server.polled = True
+                said = f"what {server.url} says of itself can't be read: {type(error).__name__}: {error}"
+                self.log.say_seldom(f"poll {server.url}", said)
             await asyncio.sleep(_POLL_S if server.usable else _POLL_S / 4)
+
+    async def _look_at(self, server: Server) -> None:
+        """Reads what the server can hold and what it does."""
+        load = await self.client.observe_load(server.url)
+        if load is not None and not server.model_known and self.feeding.model is None:
+            server.note_model(await self.client.observe_model(server.url))
+        known = server.load.capacity if server.load else None
+        server.note_load(load, self.clock())
+        if load is not None and load.capacity not in (None, known):
+            self.log.say(f"{server.url} runs {load.capacity} requests at once; {server.limit} are sent")
+        if server.is_back and server.breaker.open and await self.client.observe_health(server.url):
+            server.note_restarted()
+            self.log.say(f"{server.url} answers again")

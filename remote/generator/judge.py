@@ -70,6 +70,10 @@ class Judge:
         self.committer.put(Entry("record", item.prompt.index, line, *tokens, reason=fault.reason if fault else ""))
         self._check_gate(fault)
 
+    def note_row_error(self, server: Server, item: Item, error: Exception) -> None:
+        """Its request or its record can't be written: it fails for good as if it were refused, and ends no run."""
+        self._note_refused(server, item, TroubleError("prompt", f"{type(error).__name__}: {error}"[:500]))
+
     def release_held(self) -> None:
         """Refusals are the prompts' own fault after all: they go to failures.jsonl."""
         for entry in self.held:

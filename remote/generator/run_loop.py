@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import json
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rackhand.contract import to_json
 from rackhand.contract.job import PROGRESS_FILE, Progress, Status
@@ -52,7 +53,7 @@ class RunLoop:
         counting = asyncio.create_task(self._count())
         helpers = [counting, asyncio.create_task(self._report())]
         if self.control is not None:
-            self._obey()
+            self._try("control.json is not followed", self._obey)
             helpers.append(asyncio.create_task(self._follow_control()))
         try:
             await self.feeder.run()
@@ -114,21 +115,30 @@ class RunLoop:
         except (OSError, EOFError, *DAMAGE) as error:
             self.feeder.log.say(f"the rows of {self.known.path} can't be counted: {error}")
             return
+        except Exception as error:  # noqa: BLE001 (as in `_try`)
+            self._say_trouble("the rows can't be counted", error)
+            return
         self.tally.total, self.tally.mine = count.total, count.mine
 
     async def _report(self) -> None:
         """progress.json once a second, a line for people every ten."""
         while True:
-            now = self.feeder.clock()
-            self.tally.sample(now, self.feeder.servers)
-            status, message = self.feeder.status()
-            if message != self.tally.message:
-                self.feeder.log.say(f"paused: {message}" if message else f"{status} again")
-            await self.put_progress(status, message)
-            if self._ticks % _LINE_EVERY == _LINE_EVERY - 1:
-                self.feeder.log.say(self._line(now))
-            self._ticks += 1
+            try:
+                await self._report_once()
+            except Exception as error:  # noqa: BLE001 (as in `_try`)
+                self._say_trouble("progress.json can't be written", error)
             await asyncio.sleep(_PROGRESS_S)
+
+    async def _report_once(self) -> None:
+        now = self.feeder.clock()
+        self.tally.sample(now, self.feeder.servers)
+        status, message = self.feeder.status()
+        if message != self.tally.message:
+            self.feeder.log.say(f"paused: {message}" if message else f"{status} again")
+        await self.put_progress(status, message)
+        if self._ticks % _LINE_EVERY == _LINE_EVERY - 1:
+            self.feeder.log.say(self._line(now))
+        self._ticks += 1
 
     def _line(self, now: float) -> str:
         progress = self.tally.progress(now, self.feeder.servers)
@@ -148,7 +158,17 @@ class RunLoop:
     async def _follow_control(self) -> None:
         while True:
             await asyncio.sleep(_CONTROL_S)
-            self._obey()
+            self._try("control.json is not followed", self._obey)
+
+    def _try(self, what: str, step: Callable[[], None]) -> None:
+        """What only looks at the run must not end it: an error is said, and the next time may go well."""
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 (as the docstring says)
+            self._say_trouble(what, error)
+
+    def _say_trouble(self, what: str, error: Exception) -> None:
+        self.feeder.log.say_seldom(what, f"{what}: {type(error).__name__}: {error}; the run goes on")
 
     def _obey(self) -> None:
         if self.control is None:
@@ -180,11 +200,16 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def put_progress(output: Path, progress: Progress) -> None:
-    """Replaces progress.json; an error is no reason to stop.
+    """Replaces progress.json; an error of the disk is no reason to stop."""
+    put_progress_fields(output, to_json(progress))
+
+
+def put_progress_fields(output: Path, fields: Mapping[str, Any]) -> None:
+    """As `put_progress`, of the fields of a progress.json.
 
     Trailing blanks make its length the same most times, so that a full disk can still say that it is full.
     """
-    data = json.dumps(to_json(progress), indent=1).encode()
+    data = json.dumps(fields, indent=1).encode()
     padded = data.ljust(-(-(len(data) + _SPARE_BYTES) // _BLOCK_BYTES) * _BLOCK_BYTES - 1) + b"\n"
     try:
         put_whole(output / PROGRESS_FILE, padded, sync=False)

@@ -7,14 +7,13 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rackhand.contract.job import Progress, ServerProgress, Status
+from rackhand.contract.job import BAD_LINES_NAMED, Progress, ServerProgress, Status
 from remote import processes
 from remote.generator.committer import Entry
 from remote.generator.server import Server
 from remote.output.ledger import utc_now
 
 _WINDOW_S = 300.0
-_BAD_LINES_NAMED = 20
 _Samples = deque[tuple[float, int, int]]
 """When, completions, output tokens."""
 
@@ -68,7 +67,7 @@ class Tally:
 
     def note_bad_line(self, index: int) -> None:
         self.bad_lines += 1
-        if len(self.bad_line_numbers) < _BAD_LINES_NAMED:
+        if len(self.bad_line_numbers) < BAD_LINES_NAMED:
             self.bad_line_numbers.append(index + 1)
 
     def sample(self, now: float, servers: Sequence[Server]) -> None:
@@ -105,6 +104,7 @@ class Tally:
             rejected=self.rejected,
             quality=dict(self.faults),
             bad_lines=self.bad_lines,
+            bad_line_numbers=list(self.bad_line_numbers),
             input=dict(self.oddities),
             retries=self.retries,
             uploads_left=self.uploads_left,

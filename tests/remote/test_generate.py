@@ -48,7 +48,8 @@ def test_bad_lines_are_named_by_number_and_stop_nothing(tmp_path: Path) -> None:
     assert (progress["total"], progress["bad_lines"], progress["eta_hours"]) == (4, 2, 0.0)
     assert progress["input"] == {"bom": 1, "blank": 1, "crlf": 1, "not_json": 1, "not_utf8": 1, "unended": 1}
     assert "lines that end with CRLF, which is fine: 1; the last line has no newline" in rig.log
-    assert "2 lines of the prompts were left out: 3, 4" in rig.log
+    assert progress["bad_line_numbers"] == [3, 4]
+    assert "2 lines could not be read (lines 3, 4)" in rig.log
 
 
 def test_the_api_key_is_sent_and_written_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

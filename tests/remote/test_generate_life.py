@@ -13,21 +13,24 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from rackhand.contract.run import ChangeRun
-from remote import job
+from remote import generate, job
 from remote.cli import VerbError
 from remote.generate import main
+from remote.generator import judge
 from remote.generator.feeder import Feeder
 from remote.generator.feeding import Feeding, HopelessError
 from remote.generator.prompt_queue import Item
 from remote.generator.run_loop import RunLoop
+from remote.generator.server import Server
 from remote.generator.tally import Tally
 from remote.output.job_file import observe_prompts_digest
-from remote.prompts.offsets import OFFSETS_FILE, observe_known
+from remote.output.ledger import Ledger
+from remote.prompts.offsets import OFFSETS_FILE, KnownPrompts, observe_known
 from remote.serving import wishes as serving_wishes
 from tests.remote.rig import Rig, listed, nothing_lost_nothing_twice, records, varied, wait_until, write_prompts
 
@@ -326,25 +329,77 @@ def test_an_api_key_that_no_header_can_hold_is_refused(
     assert "sec" not in said
 
 
-@pytest.mark.parametrize(
-    "error", [MemoryError("no room"), RecursionError("too deep"), OSError(5, "Input/output error")]
-)
-def test_a_run_that_an_error_ends_says_so_in_progress_json_and_loses_nothing(
-    tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("written", ["request", "record"])
+@pytest.mark.parametrize("error", [MemoryError("no room"), RecursionError("too deep"), TypeError("odd")])
+def test_an_error_of_one_row_fails_that_row_and_ends_no_run(
+    tmp_path: Path, error: Exception, written: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompts = write_prompts(tmp_path, 300)
+    owner, name = (Feeding, "body") if written == "request" else (judge, "record_line")
+    whole = getattr(owner, name)
 
-    def fail(feeding: Feeding, item: Item, model: str | None) -> bytes:
+    def fail(first: Any, item: Item, *others: Any) -> bytes:
         if item.prompt.index == 200:
             raise error
-        return whole(feeding, item, model)
+        line: bytes = whole(first, item, *others)
+        return line
 
-    whole = Feeding.body
     with Rig(tmp_path, ports=1) as rig:
-        monkeypatch.setattr(Feeding, "body", fail)
-        assert rig.generate(prompts) == 1
+        monkeypatch.setattr(owner, name, fail)
+        assert rig.generate(prompts) == 3
+        assert (rig.progress()["status"], rig.progress()["failed"]) == ("done", 1)
+        nothing_lost_nothing_twice(rig.output, set(range(300)) - {200})
+        (failure,) = map(json.loads, (rig.output / "failures.jsonl").read_text().splitlines())
+        assert (failure["index"], failure["reason"]) == (200, f"{type(error).__name__}: {error}")
+        monkeypatch.undo()
+        assert rig.generate(prompts, "--retry-failed") == 0
+    nothing_lost_nothing_twice(rig.output, 300)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "error"),
+    [
+        (Ledger, "commit", ValueError("an odd batch")),
+        (Ledger, "close", RuntimeError("not to be closed")),
+        (Feeder, "_tick", ZeroDivisionError("an odd load")),
+        (RunLoop, "put_progress", TypeError("an odd count")),
+        (generate, "put_card", OSError(5, "an odd disk")),
+        (generate, "open_ledger", KeyError("an odd line")),
+        (generate, "observe_known", RecursionError("an odd file")),
+        (generate, "PromptReader", MemoryError("an odd row")),
+    ],
+)
+def test_a_run_that_an_error_ends_says_so_in_progress_json_and_loses_nothing(
+    tmp_path: Path, owner: Any, name: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    prompts = write_prompts(tmp_path, 30)
+    with Rig(tmp_path, ports=1) as rig:
+        monkeypatch.setattr(owner, name, fail)
+        assert rig.generate(prompts) in (1, 4)
         progress = rig.progress()
-        assert (progress["status"], type(error).__name__ in progress["message"]) == ("failed", True)
+        assert (progress["status"], str(error.args[-1]) in progress["message"]) == ("failed", True), progress
         monkeypatch.undo()
         assert rig.generate(prompts) == 0
-    nothing_lost_nothing_twice(rig.output, 300)
+    nothing_lost_nothing_twice(rig.output, 30)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(RunLoop, "_obey"), (RunLoop, "_report_once"), (KnownPrompts, "count_rows"), (Server, "note_load")],
+)
+def test_what_only_looks_at_a_run_ends_none(
+    tmp_path: Path, owner: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("an odd figure")
+
+    monkeypatch.setattr(owner, name, fail)
+    prompts = write_prompts(tmp_path, 30)
+    with Rig(tmp_path, ports=1) as rig:
+        assert rig.generate(prompts, "--control", str(tmp_path / "control.json")) == 0
+        assert "ZeroDivisionError: an odd figure" in rig.log
+        assert rig.progress()["status"] == "done"
+    nothing_lost_nothing_twice(rig.output, 30)
