@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rackhand import payload
 from rackhand.contract import to_json
-from rackhand.contract.files import MANIFEST, Manifest, ManifestEntry
+from rackhand.contract.files import MANIFEST, Manifest, ManifestEntry, Owner
 from rackhand.errors import PreconditionError
 from rackhand.facts import GpuFacts
 from rackhand.inventory import FileSpec, Host
@@ -62,8 +62,8 @@ def render_env(host: Host) -> str:
     return render_script("env.sh.j2", {"source": host.env.source, "variables": plain})
 
 
-def manifest_of(files: Sequence[ManagedFile], venv: str | None) -> Manifest:
-    return Manifest({file.path: ManifestEntry(file.sha256, file.mode) for file in files}, venv)
+def manifest_of(files: Sequence[ManagedFile], venv: str | None, owner: Owner | None = None) -> Manifest:
+    return Manifest({file.path: ManifestEntry(file.sha256, file.mode) for file in files}, venv, owner=owner)
 
 
 def manifest_file(host: Host, manifest: Manifest) -> ManagedFile:

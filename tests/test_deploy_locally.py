@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rackhand.agent import Session
 from rackhand.contract import to_json
-from rackhand.contract.files import Incoming, ReceiveRequest
+from rackhand.contract.files import Incoming, Owner, ReceiveRequest
 from rackhand.errors import NotRunningError, PreconditionError, RemoteError
 from rackhand.inventory import Env, FileSpec, Fleet, Host, Job, PlainSsh, SecretRef, Ssh
 from rackhand.report import Report
@@ -88,6 +89,51 @@ def test_the_first_deploy_writes_everything_and_the_second_has_nothing_to_do(hos
     assert what(second) == ["nothing to do"]
     assert (first.exit_code, second.exit_code) == (0, 0)
     assert tree(tmp_path / "ws") == written
+
+
+def test_another_inventorys_files_are_replaced_after_asking_only(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RACKHAND_TEST_TOKEN", "hunter2-hunter2")
+
+    def put(name: str, **choice: Any) -> Report:
+        fleet = Fleet(Path(f"{name}.yaml"), (host,))
+        return deploy(fleet, fleet.hosts, say=lambda *_: None, choice=Choice(**choice), roads=LocalRoads())
+
+    assert put("mine").exit_code == 0
+    before = tree(tmp_path / "ws")
+    refused = put("theirs")
+    assert refused.exit_code == 4
+    assert "the files of another inventory stand here (inventory mine, deployed by " in error(refused)
+    assert "--yes" in error(refused)
+    asked: list[str] = []
+    assert put("theirs", confirm=lambda question: bool(asked.append(question))).exit_code == 4
+    assert "inventory mine" in asked[0] and asked[0].endswith("Replace them?")
+    planned = put("theirs", dry_run=True)
+    assert planned.exit_code == 0
+    assert any("inventory mine" in line and "--yes" in line for line in what(planned))
+    assert tree(tmp_path / "ws") == before
+    assert what(put("theirs", yes=True)) == ["wrote the manifest"]
+    assert put("mine").exit_code == 4
+    assert what(put("theirs")) == ["nothing to do"]
+
+
+@pytest.mark.parametrize(
+    ("there", "is_other"),
+    [
+        (Owner("mine", "rtx", ("/out",), "ann", "desk", "2026"), False),
+        (Owner("mine", "rtx", ("/out",), "bob", "ci"), False),
+        (Owner("mine", "rtx", ("/out", "/more"), "bob", "ci"), False),
+        (Owner("mine", "rtx", (), "bob", "ci"), False),
+        (Owner("mine", "rtx", ("/another",), "ann", "desk"), False),
+        (Owner("mine", "rtx", ("/another",), "bob", "ci"), True),
+        (Owner("mine", "b200", ("/out",), "ann", "desk"), True),
+        (Owner("theirs", "rtx", ("/out",), "ann", "desk"), True),
+    ],
+    ids=str,
+)
+def test_the_same_inventory_is_known_in_whatever_checkout(there: Owner, is_other: bool) -> None:
+    assert there.is_other_than(Owner("mine", "rtx", ("/out",), "ann", "desk", "2027")) == is_other
 
 
 def test_a_dry_run_shows_diffs_and_writes_nothing_and_no_secret_stands_in_any_file_or_diff(

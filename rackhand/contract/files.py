@@ -19,11 +19,43 @@ TEXT_LIMIT = 64 * 1024
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """{home}/manifest.json, written last: what rackhand put into the container. `files` by absolute path."""
+    """{home}/manifest.json, written last: what rackhand put into the container, and who did. `files` by absolute path;
+    an older rackhand wrote no `owner`."""
 
     files: dict[str, ManifestEntry]
     venv: str | None = None
     version: int = MANIFEST_VERSION
+    owner: Owner | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Owner:
+    """Whose files these are: the inventory's name, the host's name in it, its jobs' outputs there; who deployed them
+    last, from which machine, and when (UTC, ISO 8601)."""
+
+    inventory: str
+    host: str
+    outputs: tuple[str, ...] = ()
+    user: str = ""
+    machine: str = ""
+    time: str = ""
+
+    def __str__(self) -> str:
+        who = f" by {self.user}@{self.machine}" if self.user or self.machine else ""
+        when = f" at {self.time}" if self.time else ""
+        return f"inventory {self.inventory}, deployed{who}{when}"
+
+    def is_other_than(self, mine: Owner) -> bool:
+        """Whether these are another's files than those that `mine` would put there.
+
+        Of the same name, the same host and a job output in common it is the same inventory, in whatever checkout, on
+        whatever machine; so it is when the same person changed the outputs.
+        """
+        if (self.inventory, self.host) != (mine.inventory, mine.host):
+            return True
+        is_same_person = (self.user, self.machine) == (mine.user, mine.machine)
+        shares = not self.outputs or not mine.outputs or bool({*self.outputs} & {*mine.outputs})
+        return not (is_same_person or shares)
 
 
 @dataclasses.dataclass(frozen=True)

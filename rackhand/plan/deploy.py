@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rackhand.arguments import gpu_ranges
 from rackhand.bundle import ManagedFile, manifest_file, manifest_of
-from rackhand.contract.files import FASTER, MODULES, FileState
+from rackhand.contract.files import FASTER, MODULES, FileState, Manifest, Owner
 from rackhand.errors import PreconditionError
 from rackhand.facts import Facts
 from rackhand.inventory import Host
@@ -60,20 +60,27 @@ class SendFiles:
 
 
 def plan_deploy(
-    host: Host, facts: Facts, files: Sequence[ManagedFile], uploads: Sequence[LocalUpload] = ()
+    host: Host,
+    facts: Facts,
+    files: Sequence[ManagedFile],
+    uploads: Sequence[LocalUpload] = (),
+    *,
+    owner: Owner | None = None,
 ) -> tuple[SendFiles, ...]:
-    """Empty when everything stands as it should. PreconditionError when the container can't take or use the files."""
+    """Empty when everything stands as it should; that the same files are `owner`'s now is a change, who of theirs sent
+    them isn't. PreconditionError when the container can't take or use the files."""
     check_workspace(host, facts)
     _check_source(host, facts, files)
     _check_gpus(host, facts)
     venv = _plan_venv(host, facts)
-    manifest = manifest_of(files, None if host.python else pins_for(facts.platform, host.where).digest)
+    manifest = manifest_of(files, None if host.python else pins_for(facts.platform, host.where).digest, owner)
     changed = tuple(file for file in files if not _same(file, facts.files.get(file.path)))
     old = facts.manifest.files if facts.manifest else {}
     stale = [path for path in old if path not in manifest.files and path in facts.files]
     own = tuple(sorted(path for path in stale if facts.files[path].sha256 == old[path].sha256))
     waiting = tuple(upload for upload in uploads if needs_upload(upload, facts.files.get(upload.dest)))
-    if not (changed or waiting or venv or facts.manifest != manifest):
+    is_changed = other_owner(facts, owner) is not None or _unowned(facts.manifest) != _unowned(manifest)
+    if not (changed or waiting or venv or is_changed):
         return ()
     return (
         SendFiles(
@@ -85,6 +92,16 @@ def plan_deploy(
             manifest=manifest_file(host, manifest),
         ),
     )
+
+
+def other_owner(facts: Facts, owner: Owner | None) -> Owner | None:
+    """Who else deployed here, if it was somebody else."""
+    there = facts.manifest.owner if facts.manifest else None
+    return there if there is not None and owner is not None and there.is_other_than(owner) else None
+
+
+def _unowned(manifest: Manifest | None) -> Manifest | None:
+    return None if manifest is None else replace(manifest, owner=None)
 
 
 def needs_upload(upload: LocalUpload, there: FileState | None) -> bool:

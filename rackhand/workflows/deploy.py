@@ -11,13 +11,13 @@ from rackhand.agent import Session
 from rackhand.apply import Place, apply
 from rackhand.apply.files import digest
 from rackhand.bundle import own_paths, render_bundle
-from rackhand.contract.files import Upload
+from rackhand.contract.files import Owner, Upload
 from rackhand.contract.job import PromptsDigest, digest_prompts
 from rackhand.errors import PreconditionError, RemoteError, StoppedError
 from rackhand.facts import Facts
 from rackhand.inventory import Fleet, Host, Job, ProxmoxLxc, servers_of
 from rackhand.observe import observe, observe_flags
-from rackhand.plan.deploy import LocalUpload, SendFiles, StartContainer, diff_of, needs_upload, plan_deploy
+from rackhand.plan.deploy import LocalUpload, SendFiles, StartContainer, diff_of, needs_upload, other_owner, plan_deploy
 from rackhand.plan.gpus import check_listed, gpus_words, known_gpus, possible_gpus
 from rackhand.plan.servers import check_flags
 from rackhand.report import Report
@@ -25,6 +25,7 @@ from rackhand.secret_files import secret_refs
 from rackhand.secrets import Secret, mask, resolve
 from rackhand.workflows import fleet as hosts_at_work
 from rackhand.workflows.fleet import Roads, Say, Task
+from rackhand.workflows.owner import owner_of
 
 Confirm = Callable[[str], bool]
 
@@ -45,7 +46,7 @@ def deploy(
     choice = choice or Choice()
 
     def work(task: Task) -> None:
-        _deploy_host(task, fleet.jobs_on(task.host), choice)
+        _deploy_host(task, fleet, choice)
 
     return hosts_at_work.run("deploy", hosts, work, say=say, roads=roads)
 
@@ -85,8 +86,9 @@ def local_uploads(jobs: Sequence[Job]) -> tuple[LocalUpload, ...]:
     return tuple(uploads.values())
 
 
-def _deploy_host(task: Task, jobs: Sequence[Job], choice: Choice) -> None:
-    host = task.host
+def _deploy_host(task: Task, fleet: Fleet, choice: Choice) -> None:
+    host, jobs = task.host, fleet.jobs_on(task.host)
+    owner = owner_of(fleet, host)
     sources = read_sources(host)
     here = [job for job in jobs if job.upload is not None and job.upload.is_file()]
     uploads = local_uploads(here)
@@ -97,7 +99,8 @@ def _deploy_host(task: Task, jobs: Sequence[Job], choice: Choice) -> None:
     facts = _look_or_start(task, choice, lambda: look(texts=choice.dry_run))
     check_listed(host, facts)
     files = render_bundle(host, known_gpus(host, facts), sources)
-    actions = plan_deploy(host, facts, files, _hashed(uploads, facts))
+    actions = plan_deploy(host, facts, files, _hashed(uploads, facts), owner=owner)
+    _ask_owner(task, facts, owner, choice)
     if actions:
         _check_servers(task, facts)
     if choice.dry_run:
@@ -109,13 +112,26 @@ def _deploy_host(task: Task, jobs: Sequence[Job], choice: Choice) -> None:
             task.outcomes.extend(apply(action, Place(host, task.session, task.say)))
         if actions:
             facts = look(known=None if any(action.venv for action in actions) else facts)
-            _check_done(host, facts, plan_deploy(host, facts, files, _hashed(uploads, facts)))
+            _check_done(host, facts, plan_deploy(host, facts, files, _hashed(uploads, facts), owner=owner))
     if not actions:
         task.add("nothing to do", "unchanged")
     task.facts.update(_found(facts))
     for job in jobs:
         if job.upload is not None and job not in here:
             task.facts[f"prompts of {job.name}"] = f"{job.upload} isn't there yet; ./inv resume brings it"
+
+
+def _ask_owner(task: Task, facts: Facts, owner: Owner, choice: Choice) -> None:
+    """PreconditionError when another inventory's files stand here, and nobody says that they may be replaced."""
+    other = other_owner(facts, owner)
+    if other is None or choice.yes:
+        return
+    what = f"the files of another inventory stand here ({other})"
+    if choice.dry_run:
+        task.add(f"ask before it replaces them: {what}; --yes answers", "planned")
+    elif not (choice.confirm and choice.confirm(f"{task.host.where}: {what}. Replace them?")):
+        hint = f"run again with --yes to replace them, or set another hosts.{task.host.name}.workspace"
+        raise PreconditionError(what, where=task.host.where, hint=hint)
 
 
 def _check_servers(task: Task, facts: Facts) -> None:

@@ -95,6 +95,8 @@ def check_deployed(host: Host, facts: Facts) -> None:
             if facts.manifest
             else "nothing is deployed here yet"
         )
+        if facts.manifest and facts.manifest.owner:
+            what += f" ({facts.manifest.owner})"
         raise PreconditionError(what, where=host.where, hint=f"./inv deploy --hosts {host.name} first")
 
 

@@ -425,7 +425,7 @@ def test_sigterm_ends_the_command_at_once_though_the_container_is_frozen(place: 
 
 
 def test_the_command_says_what_it_did_and_then_that_there_is_nothing_to_do(place: Place, tmp_path: Path) -> None:
-    for words in (("deploy",), ("deploy", "--json")):
+    for words in (("deploy", "--yes"), ("deploy", "--json")):
         with inv(place, tmp_path, *words) as process:
             out, err = process.communicate(timeout=60)
         assert (process.returncode, "Traceback" in err) == (0, False), err

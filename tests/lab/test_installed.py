@@ -48,7 +48,7 @@ def test_it_deploys_to_the_lab_what_the_checkout_would(command: Path, lab: Lab, 
     (tmp_path / "inventory").mkdir()
     text = (CHECKOUT / "inventory/lab.yaml").read_text().replace("../.lab", str(lab.place.state))
     (tmp_path / "inventory/mine.yaml").write_text(text)
-    sent = rackhand(command, tmp_path, "deploy", "--inventory", "mine")
+    sent = rackhand(command, tmp_path, "deploy", "--yes", "--inventory", "mine")
     assert sent.returncode == 0, sent.stdout + sent.stderr
     again = subprocess.run(
         [CHECKOUT / "inv", "deploy", "--inventory", tmp_path / "inventory/mine.yaml", "--dry-run"],

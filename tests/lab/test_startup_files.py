@@ -12,7 +12,7 @@ from rackhand import agent
 from rackhand.inventory import Fleet, Host, ProxmoxLxc, Ssh
 from rackhand.render.lines import report_lines
 from rackhand.report import Report
-from rackhand.workflows.deploy import deploy
+from rackhand.workflows.deploy import Choice, deploy
 from rackhand.workflows.servers import status
 from tests.lab.conftest import VMID, Lab
 
@@ -34,7 +34,7 @@ def fleet(lab: Lab) -> Iterator[Fleet]:
 
 
 def run(fleet: Fleet) -> Report:
-    return deploy(fleet, fleet.hosts, say=lambda *_: None)
+    return deploy(fleet, fleet.hosts, say=lambda *_: None, choice=Choice(yes=True))
 
 
 def test_one_that_talks_breaks_no_verb_costs_no_call_and_is_told_of_when_asked(lab: Lab, fleet: Fleet) -> None:
