@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
+from typing import Literal
 
 from rackhand.agent import Event, Session
 from rackhand.contract import from_json, to_json
@@ -14,6 +15,7 @@ from rackhand.contract.watch import NOTE, Sample, WatchRequest
 from rackhand.errors import (
     AuthError,
     HostKeyError,
+    NotRunningError,
     PreconditionError,
     RackhandError,
     RemoteError,
@@ -23,9 +25,14 @@ from rackhand.errors import (
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
+LASTING = (AuthError, NotRunningError)
+"""What no short waiting mends."""
 BREAKS = (TransportError, PreconditionError, RemoteError)
 """After a road has stood all of these pass by themselves: while a machine boots its logins are refused, its containers
 unknown and its disks not there."""
+
+Patience = Literal["cuts", "all", "start"]
+"""What is waited out: a cut connection; whatever ends a watch that has stood; also one that doesn't stand at first."""
 
 Note = Callable[[float, str, str], None]
 """What happened to the road: the container's Unix seconds as far as known, `connection` or `container`, words."""
@@ -39,14 +46,14 @@ def follow_samples(
     say: Callable[[str], None],
     stop: threading.Event,
     note: Note = lambda _time, _kind, _text: None,
-    patient: bool = False,
+    patience: Patience = "cuts",
 ) -> Generator[Sample, None, None]:
     """Samples as they come, until `stop` is set; exactly one with `request.once`.
 
-    A road that never stood raises at once; with `patient` it is waited for like one that stood and broke: again and
-    again, after growing pauses that `say` tells of, whatever it is that broke; only a changed host key raises.
-    `stop` ends the far process in a second. With a past asked for, samples rebuilt from the logs come first, and after
-    a break those of the time between: in order of time, none of them twice.
+    A road that never stood raises at once, unless it is waited for like one that stood and broke: again and again,
+    after growing pauses that `say` tells of. `patience` says for what; a changed host key always raises. `stop` ends
+    the far process in a second. With a past asked for, samples rebuilt from the logs come first, and after a break
+    those of the time between: in order of time, none of them twice.
     """
     stood, last = False, request.since
     wait = _Wait(say, note)
@@ -63,7 +70,7 @@ def follow_samples(
                     if request.once:
                         return
         except BREAKS as error:
-            if not stop.is_set() and (request.once or not _passes(error, stood=stood, patient=patient)):
+            if not stop.is_set() and (request.once or not _passes(error, stood=stood, patience=patience)):
                 raise
             kind, why = ("container", error.what) if isinstance(error, StoppedError) else ("connection", "")
             why = why or f"connection lost: {error.what}"
@@ -74,10 +81,12 @@ def follow_samples(
         stop.wait(wait.begin(kind, why))
 
 
-def _passes(error: RackhandError, *, stood: bool, patient: bool) -> bool:
+def _passes(error: RackhandError, *, stood: bool, patience: Patience) -> bool:
     if isinstance(error, HostKeyError):
         return False
-    return stood or (patient and isinstance(error, TransportError) and not isinstance(error, AuthError))
+    if stood:
+        return patience != "cuts" or (isinstance(error, TransportError) and not isinstance(error, LASTING))
+    return patience == "start" and isinstance(error, TransportError) and not isinstance(error, AuthError)
 
 
 class _Wait:

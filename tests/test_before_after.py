@@ -92,6 +92,27 @@ def test_a_job_that_was_not_at_work_a_run_never_steady_and_a_broken_road_are_sai
     assert watched.watch_after() == {"compared": "no: rtx: the road broke"}
 
 
+def test_a_restart_of_a_server_that_was_killed_is_compared_with_the_run_of_the_others() -> None:
+    """GPU 0 died before the restart, GPU 1 was at work."""
+
+    def with_another(one: Sample, *, dead: bool) -> Sample:
+        gone = {"state": "dead", "cause": "the scheduler was killed (signal 9)", "cap": None, "running": None}
+        first = replace(one.gpus[0], **(gone | {"tok_s": None} if dead else {}))  # type: ignore[arg-type]
+        return replace(one, gpus=(first, replace(one.gpus[0], gpu=first.gpu + 1)))
+
+    before = [with_another(one, dead=True) for one in steady(1000.0, 60.0, flags="0.88")]
+    after = [with_another(one, dead=False) for one in steady(1060.0, 300.0, flags="0.88")]
+    watched, _ = seen(Script(before, after))
+    watched.watch_before()
+    assert watched.before is not None
+    assert "wasn't seen at work" not in str(watched.watch_after())
+
+    nobody = [replace(one, gpus=with_another(one, dead=True).gpus[:1]) for one in steady(3000.0, 60.0, flags="0.88")]
+    watched, _ = seen(Script(nobody))
+    watched.watch_before()
+    assert "wasn't seen at work" in watched.watch_after()["compared"]
+
+
 def test_a_history_that_is_written_by_another_process_is_not_waited_for_before(monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script(steady(1000.0, 60.0, flags="0.88"))
     watched, _ = seen(script)

@@ -134,6 +134,7 @@ def test_whatever_a_reboot_brings_is_waited_out_and_noted(error: RackhandError) 
         say=lambda _: None,
         stop=threading.Event(),
         note=lambda _time, kind, text: noted.append((kind, text)),
+        patience="all",
     )
     assert [sample.seq for sample in islice(samples, 3)] == [0, 1, 0]
     kind = "container" if error is STOPPED else "connection"
@@ -141,6 +142,13 @@ def test_whatever_a_reboot_brings_is_waited_out_and_noted(error: RackhandError) 
     assert noted[:2] == [("connection", "connection lost: cut"), (kind, why)]
     assert noted[2][1].startswith("connection back after ")
     assert len(noted) == 3, "each reason once"
+
+
+@pytest.mark.parametrize("error", [STOPPED, AuthError("refused"), RemoteError("no")], ids=["stopped", "key", "failed"])
+def test_a_watch_with_an_end_waits_out_cuts_only(error: RackhandError) -> None:
+    """diagnose and restart-servers: nobody is told for hours that they wait."""
+    with pytest.raises(type(error)):
+        followed(Scripted((1, UnreachableError("cut")), (1, None), (0, error)), 5)
 
 
 def test_a_changed_host_key_is_never_waited_out() -> None:
@@ -153,7 +161,7 @@ def test_a_patient_follower_waits_for_a_road_that_never_stood(error: RackhandErr
     road = Scripted((0, error), (1, None))
     say: Callable[[str], None] = lambda _: None  # noqa: E731
     follow = follow_samples(
-        Session(road), WatchRequest("/h"), python=None, say=say, stop=threading.Event(), patient=True
+        Session(road), WatchRequest("/h"), python=None, say=say, stop=threading.Event(), patience="start"
     )
     assert next(follow).seq == 0
     refused = follow_samples(
@@ -162,7 +170,7 @@ def test_a_patient_follower_waits_for_a_road_that_never_stood(error: RackhandErr
         python=None,
         say=say,
         stop=threading.Event(),
-        patient=True,
+        patience="start",
     )
     with pytest.raises(AuthError):
         next(refused)

@@ -59,7 +59,7 @@ def record(
             past_s=PAST_S,
             since=recorder.newest,
             note=recorder.note,
-            patient=True,
+            patience="start",
         )
     finally:
         recorder.close()

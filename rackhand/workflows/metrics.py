@@ -11,7 +11,7 @@ from functools import partial
 
 from rackhand.contract.watch import LONGEST_PAST_S, Sample, WatchedJob, WatchedServer, WatchRequest
 from rackhand.errors import UsageError
-from rackhand.follow import follow_samples
+from rackhand.follow import Patience, follow_samples
 from rackhand.inventory import Fleet, Host, Job, expand
 from rackhand.plan.gpus import is_open_ended
 from rackhand.plan.job import job_outputs
@@ -44,12 +44,12 @@ def tail_metrics(
     past_s: float = 0.0,
     since: Callable[[Host], float | None] | None = None,
     note: Callable[[Host, float, str, str], None] = lambda _host, _time, _kind, _text: None,
-    patient: bool = False,
+    patience: Patience = "all",
     roads: Roads | None = None,
 ) -> Report:
     """`show` each sample of each host; with `once` one of each, otherwise until Ctrl-C (the report's exit code is
     then 130). One channel and one process a host. A broken road is taken up again, after whatever broke it, and `note`
-    is told; with `patient` also one that never stood.
+    is told; `patience` as for follow_samples.
 
     With `past_s`, samples rebuilt from the servers' logs come before those of now: of the last `past_s` seconds, and
     of all time after what `since` says (the host's Unix seconds); after a broken road those of the time between.
@@ -74,7 +74,7 @@ def tail_metrics(
             say=task.say,
             stop=stop,
             note=partial(note, task.host),
-            patient=patient,
+            patience=patience,
         ):
             show(task.host, sample)
 

@@ -19,6 +19,8 @@ COMPARE_AFTER_S = 60.0
 """So much of a new run must be steady before it is compared with the one before."""
 AWAY_S = 60.0
 """A server that is gone for so long is away for good: without it another run begins."""
+DEAD_S = 10.0
+"""So is one that died, since nothing starts it again: whoever restarts it compares with the run without it."""
 RAMP_S = 60.0
 """A run that was never steady in so much time was the ramp of the one that follows."""
 PRUNE_EVERY_S = 3600.0
@@ -156,11 +158,12 @@ class Track:
 
     def _is_lasting(self, sample: Sample) -> bool:
         """Whether what is seen makes a run: a server between its stop and its start doesn't."""
-        if not any(gpu.state in ("stopped", "dead") for gpu in sample.gpus):
+        away = [gpu for gpu in sample.gpus if gpu.state in ("stopped", "dead")]
+        if not away:
             self.away_since = None
             return True
         self.away_since = sample.time if self.away_since is None else self.away_since
-        return sample.time - self.away_since >= AWAY_S
+        return sample.time - self.away_since >= (DEAD_S if all(gpu.cause for gpu in away) else AWAY_S)
 
     def _note_boot(self, sample: Sample) -> None:
         """Before the states that it explains. Rebuilt samples don't know it."""

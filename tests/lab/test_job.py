@@ -146,6 +146,7 @@ def test_a_job_survives_a_dead_server_and_a_dead_generator_and_is_done_once(benc
     await_true(lambda: json.loads(record.read_text())["exit_status"] == -9, "the supervisor sees it end")
     before = len(bench.finished())
     assert bench.status()["GPU 1"].startswith("dead (exit -9)")
+    assert "the server was killed (signal 9)" in bench.status()["GPU 1"]
     await_true(lambda: len(bench.finished()) > before, "the other server goes on")
     kill(bench.place, bench.progress()["pid"])
     await_true(lambda: observe_lock(bench.output) is None, "the generator is gone")
