@@ -195,6 +195,36 @@ def test_ctrl_c_ends_the_wait_and_says_how_far_each_came(host: Host) -> None:
     )
 
 
+def test_a_restart_that_is_cut_while_a_gpu_stands_still_starts_it_and_names_the_other(host: Host) -> None:
+    """Over the real road: the process in the container outlives pct."""
+    assert restart(host).exit_code == 0
+    before, interrupted = pids(host), list[str]()
+
+    def say(_where: str, text: str) -> None:
+        if "stopping" in text and not interrupted:
+            interrupted.append(text)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    report = run(restart_servers, host, Restart(at_once=1), say=say)
+    assert report.exit_code == 130
+    begun = interrupted[0].partition(":")[0]
+    other = "GPU 1" if begun == "GPU 0" else "GPU 0"
+    run_it = f"run: ./inv restart-servers --hosts pve1 --gpus {other[-1]} --at-once 1 --no-compare --inventory "
+    said = [outcome.what for outcome in report.rows[0].outcomes]
+    assert any(line.startswith(f"{begun}: last seen stopping; what had begun goes on inside") for line in said)
+    assert any(line.startswith(f"{other}: not begun; {run_it}") for line in said)
+
+    def is_done() -> bool:
+        facts = run(status, host).rows[0].facts
+        named = facts.get(f"undone on {other}", "")
+        return facts[begun].startswith("running") and pids(host)[begun] != before[begun] and run_it in named
+
+    await_true(is_done, "the GPU that stood still serves again, the other is named", 60)
+    assert pids(host)[other] == before[other]
+    assert restart(host, gpus=(int(other[-1]),)).exit_code == 0
+    assert not any(name.startswith("undone") for name in run(status, host).rows[0].facts)
+
+
 def test_stop_ends_every_server_and_says_so_when_none_is_left(host: Host) -> None:
     assert run(stop, host, Stop(servers=True)).exit_code == 0
     facts = run(status, host).rows[0].facts
