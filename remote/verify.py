@@ -19,7 +19,7 @@ from rackhand.contract.job import DONE_FILE, FAILURES_FILE, JOB_FILE, MANIFEST_F
 from remote import fastjson
 from remote.cli import Emit, VerbError
 from remote.generator.feeding import Feeding
-from remote.generator.quality import Quality, parse_quality
+from remote.generator.quality import Quality, has_answer, parse_quality
 from remote.generator.reply import Reply
 from remote.heartbeat import Beat
 from remote.output.done_file import IMPORTED_FILE, observe_done
@@ -32,6 +32,8 @@ from remote.output.uploads_file import UPLOADED_FILE, observe_uploads
 from remote.output.zstd_frames import observe_frames
 from remote.packages import MissingPackageError
 
+_UNANSWERED = "length, without an answer"
+"""Counted apart while records are read: told as length in the end."""
 _EXAMPLES = 5
 
 
@@ -170,18 +172,25 @@ class _Check:
         self.finish_reasons[reply.finish_reason or "none"] += 1
         fault = self._quality.find_fault(reply)
         if fault is not None:
-            self.faults[fault.reason] += 1
-            examples = self.examples.setdefault(fault.reason, [])
+            reason = _UNANSWERED if fault.reason == "length" and not has_answer(reply) else fault.reason
+            self.faults[reason] += 1
+            examples = self.examples.setdefault(reason, [])
             if len(examples) < _EXAMPLES:
                 examples.append(f"{where}: {fault.detail}")
         return index
 
     def take_cut_on_purpose(self) -> int:
-        """How many records the length limit was meant to cut; those are faults no more."""
-        if not self._quality.is_cut_on_purpose(self.faults["length"], len(self.seen)):
-            return 0
-        self.examples.pop("length", None)
-        return self.faults.pop("length")
+        """How many records the length limit was meant to cut; those are faults no more. What was cut before its answer
+        began stays one, whatever its share."""
+        cut = 0
+        if self._quality.is_cut_on_purpose(self.faults["length"], len(self.seen)):
+            self.examples.pop("length", None)
+            cut = self.faults.pop("length")
+        if unanswered := self.faults.pop(_UNANSWERED, 0):
+            self.faults["length"] += unanswered
+            examples = [*self.examples.pop(_UNANSWERED), *self.examples.get("length", [])]
+            self.examples["length"] = examples[:_EXAMPLES]
+        return cut
 
     def _sha256(self, path: Path) -> str:
         digest = hashlib.sha256()

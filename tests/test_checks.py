@@ -190,6 +190,39 @@ def test_answers_cut_by_a_limit_that_was_asked_so_low_are_told_by_their_share(
     assert Checked("x", found).exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("cut_rows", "meant", "bad"),
+    [
+        ({"thinking": 20}, 0, 20),
+        ({"thinking": 15}, 0, 15),
+        ({"thinking": 6, "text": 6}, 0, 12),
+        ({"thinking": 5, "text": 10}, 10, 5),
+        ({"call": 10}, 10, 0),
+    ],
+)
+def test_answers_cut_while_thinking_are_bad_whatever_their_share(
+    tmp_path: Path, cut_rows: dict[str, int], meant: int, bad: int
+) -> None:
+    cut: dict[str, Any] = {"finish_reason": "length", "usage": {"completion_tokens": 50}}
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    whole = {**cut, "completion": "a fair answer", "finish_reason": "stop"}
+    kinds = {
+        "thinking": {**cut, "completion": "", "reasoning": "let me think about this"},
+        "text": {**cut, "completion": "a fair answer that goes on"},
+        "call": {**cut, "completion": "", "tool_calls": [call]},
+    }
+    made = [kinds[kind] for kind, count in cut_rows.items() for _ in range(count)]
+    rows = [{"index": index, **row} for index, row in enumerate(made + [whole] * (20 - len(made)))]
+    ledger = open_ledger(tmp_path, lambda text: None)
+    ledger.commit(Batch(records=[(row["index"], json.dumps(row).encode() + b"\n") for row in rows]))
+    ledger.close()
+    found = verify(tmp_path, quality_of({}))
+    assert (found.cut_on_purpose, found.faults) == (meant, {"length": bad} if bad else {})
+    assert set(found.examples) == set(found.faults)
+    assert all("while thinking" in one for one in found.examples.get("length", ())[: cut_rows.get("thinking", 0)])
+    assert Checked("x", found).exit_code == 0
+
+
 JUNK = st.lists(
     st.one_of(
         st.binary(max_size=30),

@@ -84,7 +84,7 @@ class Quality:
             if said := self._says_again(text):
                 return Fault("repetition", f"{where}: {said}" if where else said)
         if reply.finish_reason == "length":
-            what = "cut by the length limit" + ("" if reply.completion.strip() else " while thinking")
+            what = "cut by the length limit" + ("" if has_answer(reply) else " while thinking")
             return Fault("length", what, rejects=self.reject_length)
         if not reply.tool_calls and (tokens := token_count(reply)) < self.min_tokens:
             return Fault("short", f"{tokens} tokens, fewer than {self.min_tokens}")
@@ -120,12 +120,18 @@ class Quality:
 
     def is_cut_on_purpose(self, cut: int, of: int) -> bool:
         """Whether max_tokens was asked so low that answers are meant to be cut: no single one tells, their share does.
-        Of answers, `cut` by the length limit among the `of` that came."""
+        Of answers, `cut` by the length limit among the `of` that came. One cut while thinking isn't among
+        them: it holds no answer, which nobody means."""
         return not self.reject_length and cut > 0 and cut >= CUT_ON_PURPOSE * of
 
     def advice(self, reason: str) -> str:
         """What to change when many completions are rejected for this."""
         return _ADVICE[reason].format(max_repetition=self.max_repetition, script_share=self.script_share)
+
+
+def has_answer(reply: Reply) -> bool:
+    """Text or a tool call, besides any thinking."""
+    return bool(reply.completion.strip() or reply.tool_calls)
 
 
 DEFAULT = Quality()
