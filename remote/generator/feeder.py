@@ -18,6 +18,7 @@ from remote.generator.endpoint import Client
 from remote.generator.feeding import Feeding, HopelessError
 from remote.generator.hedge import find_late
 from remote.generator.judge import Judge
+from remote.generator.poll import POLL_S, poll
 from remote.generator.prompt_queue import Item, Queue
 from remote.generator.reply import TroubleError, names_no_model
 from remote.generator.server import HANG_FACTOR, Flight, Server, least_silence_s
@@ -26,7 +27,6 @@ from remote.log_lines import LogLines
 from remote.prompts.rows import BadRow, Row
 
 _TICK_S = 0.05
-_POLL_S = 2.0
 _ROWS = 256
 _ROWS_BYTES = 4 << 20
 
@@ -59,8 +59,11 @@ class Feeder:
 
         What is in flight at the end is given back: the next run asks it again. HopelessError: the run can't succeed.
         """
-        pollers = [asyncio.create_task(self._poll(server)) for server in self.servers]
-        asyncio.get_running_loop().call_later(_POLL_S, self._start_unpolled)
+        pollers = [
+            asyncio.create_task(poll(server, self.client, self.feeding, self.log, self.clock))
+            for server in self.servers
+        ]
+        asyncio.get_running_loop().call_later(POLL_S, self._start_unpolled)
         try:
             while not self._finished():
                 self._tick()
@@ -296,27 +299,3 @@ class Feeder:
         if flight is not None:
             self._note_gone(server, flight)
             flight.item.copies -= 1
-
-    async def _poll(self, server: Server) -> None:
-        """Looks at the server every two seconds, sooner while it isn't fed."""
-        while True:
-            try:
-                await self._look_at(server)
-            except Exception as error:  # noqa: BLE001 (its answers to prompts tell what it is good for)
-                server.polled = True
-                said = f"what {server.url} says of itself can't be read: {type(error).__name__}: {error}"
-                self.log.say_seldom(f"poll {server.url}", said)
-            await asyncio.sleep(_POLL_S if server.usable else _POLL_S / 4)
-
-    async def _look_at(self, server: Server) -> None:
-        """Reads what the server can hold and what it does."""
-        load = await self.client.observe_load(server.url)
-        if load is not None and not server.model_known and self.feeding.model is None:
-            server.note_model(await self.client.observe_model(server.url))
-        known = server.load.capacity if server.load else None
-        server.note_load(load, self.clock())
-        if load is not None and load.capacity not in (None, known):
-            self.log.say(f"{server.url} runs {load.capacity} requests at once; {server.limit} are sent")
-        if server.is_back and server.breaker.open and await self.client.observe_health(server.url):
-            server.note_restarted()
-            self.log.say(f"{server.url} answers again")

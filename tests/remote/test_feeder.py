@@ -132,7 +132,7 @@ def test_a_failing_server_uses_up_no_prompts_attempts_once_it_is_left_out(tmp_pa
 def test_a_server_that_comes_back_with_another_model_is_asked_for_its_name_and_no_prompt_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, message: str
 ) -> None:
-    monkeypatch.setattr("remote.generator.feeder._POLL_S", 0.05)
+    monkeypatch.setattr("remote.generator.poll.POLL_S", 0.05)
 
     class Renamed(ScriptedClient):
         async def complete(self, server: str, body: bytes, timeout_s: float) -> Reply:
@@ -159,7 +159,7 @@ def test_a_model_that_no_server_has_ends_the_run_before_anything_fails(tmp_path:
 def test_a_server_that_was_away_is_full_again_before_its_first_completion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("remote.generator.feeder._POLL_S", 0.05)
+    monkeypatch.setattr("remote.generator.poll.POLL_S", 0.05)
 
     full = asyncio.Event()
 
